@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::domains::Within;
 use super::search::Search;
 use super::shares::Wanted;
 use super::{DatedReservation, Reservations};
@@ -89,8 +90,7 @@ impl Cycle<'_> {
 
     /// After a job was tried: gives it a reservation if it waits for capacity, and gives up the one that it had if not.
     pub(in crate::cycle) fn reserve_or_give_up(&mut self, job: JobId) {
-        // No date is known for a job that must be in one domain.
-        if self.config.backfill == Backfill::None || self.jobs.job(job).spec().has_hard_topology() {
+        if self.config.backfill == Backfill::None {
             return;
         }
         if !self.waits(job) {
@@ -109,6 +109,10 @@ impl Cycle<'_> {
             self.give_up(job);
             return;
         }
+        let Some(within) = self.within(job) else {
+            self.give_up(job);
+            return;
+        };
         // When allocations of others will have ended is not counted, so who waits for a cap on their number has no date.
         let needed = self.needed(job);
         let count = |needed: &Needed| (needed.tasks.len() + needed.best_effort) as u64;
@@ -117,11 +121,11 @@ impl Cycle<'_> {
             self.give_up(job);
             return;
         };
-        let kept = self.give_up(job).filter(|kept| self.still_holds(kept, &tasks));
+        let kept = self.give_up(job).filter(|kept| self.still_holds(kept, within, &tasks));
         self.dated.improved = kept.as_ref().map(|kept| kept.job);
         if !kept.as_ref().is_some_and(|kept| self.place_as_reserved(kept)) {
             let limit = kept.as_ref().map_or(Time::NEVER, |kept| kept.date);
-            let found = self.place_or_date(job, &tasks, limit).or(kept);
+            let found = self.place_or_date((job, within), &tasks, limit).or(kept);
             if let Some(mut reservation) = found.filter(|_| self.waits(job)) {
                 reservation.is_confirmed = true;
                 self.hold(reservation);
@@ -132,15 +136,20 @@ impl Cycle<'_> {
 
     /// Returns the reservation with the earliest date before `limit`. What fits now is placed instead, although the job's
     /// policies did not find it.
-    fn place_or_date(&mut self, job: JobId, tasks: &[TaskId], limit: Time) -> Option<DatedReservation> {
-        let found = Search::new(self, job, tasks.to_vec()).earliest(self, None, limit)?;
+    fn place_or_date(
+        &mut self,
+        (job, within): (JobId, Within),
+        tasks: &[TaskId],
+        limit: Time,
+    ) -> Option<DatedReservation> {
+        let found = Search::new(self, job, within, tasks.to_vec()).earliest(self, None, limit)?;
         if found.date > self.now {
             return Some(found);
         }
         if self.place_as_reserved(&found) {
             return None;
         }
-        Search::new(self, job, tasks.to_vec()).earliest(self, Some(self.now), limit)
+        Search::new(self, job, within, tasks.to_vec()).earliest(self, Some(self.now), limit)
     }
 
     /// Returns the pending tasks with amounts that a job needs in addition to those it has, if all of its tasks that ask for
@@ -204,11 +213,14 @@ impl Cycle<'_> {
         (task, before)
     }
 
-    /// Returns whether a reservation of an earlier cycle can still be kept: its job needs the same tasks, they fit, and they
-    /// leave jobs with later dates that come before it their shares.
-    fn still_holds(&mut self, kept: &DatedReservation, tasks: &[TaskId]) -> bool {
+    /// Returns whether a reservation of an earlier cycle can still be kept: its job needs the same tasks, they fit, their nodes
+    /// are in one domain if they must be, and they leave jobs with later dates that come before it their shares.
+    fn still_holds(&mut self, kept: &DatedReservation, within: Within, tasks: &[TaskId]) -> bool {
         let reserved: BTreeSet<TaskId> = kept.nodes.values().flatten().copied().collect();
         if kept.date < self.now || reserved != tasks.iter().copied().collect() {
+            return false;
+        }
+        if !self.are_within(within, kept.nodes.keys().copied()) {
             return false;
         }
         let nodes: Vec<(NodeId, Vec<TaskId>)> =

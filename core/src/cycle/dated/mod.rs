@@ -8,12 +8,14 @@
 //! | module | content |
 //! |---|---|
 //! | `expected` | nodes as they will be at a time |
+//! | `domains` | in which domain of the topology a job must be |
 //! | `shares` | what queues may use at a time: caps, and what they deserve |
 //! | `search` | the earliest date of a job |
 //! | `hold` | which jobs have reservations, over cycles |
 //! | `place` | placing tasks without disturbing reservations |
 //! | `overrun` | tasks whose run time is over |
 
+mod domains;
 mod expected;
 mod hold;
 mod overrun;

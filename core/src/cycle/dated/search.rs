@@ -3,6 +3,9 @@
 //! The search starts with what is free now, and goes from one expected end to the next. At each, only the node that
 //! changes is looked at again. For equal tasks, the date is the earliest there is: each node always has as many of them as
 //! fit. For tasks of different kinds, it is an upper bound: the largest are put on nodes first, and others make room.
+//!
+//! A job that must be in one domain is put together in all domains at once. They share no nodes, so a node that changes is
+//! looked at for one of them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +13,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::DatedReservation;
+use super::domains::Within;
 use super::shares::{Freed, Wanted};
+use crate::cycle::topology::DomainId;
 use crate::cycle::trial::{Cycle, Place};
 use crate::fairness::Dim;
 use crate::jobs::{JobId, QueueId, TaskClass, TaskId};
@@ -24,6 +29,7 @@ const DISPLACEMENTS_MAX: u32 = 64;
 /// Equal tasks of a queue for which there is no date.
 pub(super) struct Hopeless {
     queue: QueueId,
+    within: Within,
     class: *const TaskClass,
     tasks: usize,
     run_time_ns: u64,
@@ -33,6 +39,7 @@ impl Hopeless {
     /// Returns whether there is no date for others either.
     fn implies(&self, other: &Self) -> bool {
         self.queue == other.queue
+            && self.within == other.within
             && self.class == other.class
             && self.tasks <= other.tasks
             && self.run_time_ns <= other.run_time_ns
@@ -45,16 +52,35 @@ struct ClassRoom {
     left: i64,
 }
 
+/// The tasks of a job in one domain.
+struct Part {
+    /// Those without a node, by index in all tasks.
+    left: BTreeSet<usize>,
+    placed: BTreeMap<Place, Vec<usize>>,
+}
+
+impl Part {
+    /// Returns a part in which none of so many tasks has a node.
+    fn new(tasks: usize) -> Self {
+        Self { left: (0..tasks).collect(), placed: BTreeMap::new() }
+    }
+}
+
 /// A search at work.
 pub(super) struct Search {
     job: JobId,
     queue: QueueId,
     tasks: Vec<TaskId>,
+    /// Their kinds.
+    classes: Vec<Arc<TaskClass>>,
     /// How long the job runs, in ns, if it says so.
     run_time_ns: Option<u64>,
-    /// The tasks without a node, by index in `tasks`.
-    left: BTreeSet<usize>,
-    placed: BTreeMap<Place, Vec<usize>>,
+    /// Where the tasks must be.
+    within: Within,
+    /// The tasks in each domain in which one was put on a node. Without a rule, all nodes are one.
+    parts: BTreeMap<DomainId, Part>,
+    /// The domains in which all tasks have nodes.
+    complete: BTreeSet<DomainId>,
     /// The nodes to look at again, each with the time.
     revisits: BTreeSet<(Time, Place)>,
     /// The end that was counted last.
@@ -65,18 +91,16 @@ pub(super) struct Search {
     /// The tasks in their grace periods that end later, the first one last.
     releasing: Vec<(Time, TaskId, Place)>,
     displacements_left: u32,
-    /// The number of different kinds of tasks.
-    classes: usize,
 }
 
 impl Search {
-    pub(super) fn new(cycle: &Cycle<'_>, job: JobId, mut tasks: Vec<TaskId>) -> Self {
+    pub(super) fn new(cycle: &Cycle<'_>, job: JobId, within: Within, mut tasks: Vec<TaskId>) -> Self {
         let size = |task: TaskId| {
             let amounts = &cycle.jobs.task(task).class.amounts;
             [Dim::GPU, Dim::CPU, Dim::MEMORY].map(|dim| amounts.get(dim))
         };
         tasks.sort_by_key(|&task| Reverse(size(task)));
-        let classes = cycle.needs_of(&tasks).classes.len();
+        let classes = cycle.needs_of(&tasks).classes;
         let queue = cycle.queue_of(job);
         let times: Option<Vec<u64>> = tasks.iter().map(|&task| cycle.jobs.task(task).run_time_ns).collect();
         let mut releasing = cycle.releasing_tasks();
@@ -85,15 +109,16 @@ impl Search {
             job,
             queue,
             run_time_ns: times.and_then(|times| times.into_iter().max()),
-            left: (0..tasks.len()).collect(),
+            within,
+            parts: BTreeMap::new(),
+            complete: BTreeSet::new(),
             tasks,
-            placed: BTreeMap::new(),
             revisits: BTreeSet::new(),
             counted: Some((cycle.now, TaskId { job: JobId(u64::MAX), index: u32::MAX })),
             freed: Freed::of(&cycle.chain_of(queue)),
             freed_on: BTreeMap::new(),
             releasing,
-            displacements_left: if classes == 1 { 0 } else { DISPLACEMENTS_MAX },
+            displacements_left: if classes.len() == 1 { 0 } else { DISPLACEMENTS_MAX },
             classes,
         }
     }
@@ -108,17 +133,26 @@ impl Search {
         if self.is_hopeless(cycle) {
             return None;
         }
-        self.place_now(cycle);
+        match self.within {
+            Within::Cluster => self.place_now(cycle),
+            _ => self.note_nodes_with_room(cycle),
+        }
         self.note_revisits(cycle);
         let mut at = cycle.now;
         loop {
             self.count_ends(cycle, at);
             while let Some(&(time, place)) = self.revisits.first().filter(|&&(time, _)| time <= at) {
+                if !cycle.dated.look(1) {
+                    return None;
+                }
                 self.revisits.remove(&(time, place));
                 self.look_at(cycle, place, at);
             }
-            if after < Some(at) && self.left.is_empty() && self.may_start(cycle, at) {
-                return Some(self.reservation(cycle, at));
+            if let Some(&domain) = self.complete.first()
+                && after < Some(at)
+                && self.may_start(cycle, at)
+            {
+                return Some(self.reservation(cycle, domain, at));
             }
             if !cycle.dated.look(1) {
                 return None;
@@ -134,41 +168,40 @@ impl Search {
         }
     }
 
-    /// Returns the class of the tasks, if they are equal.
-    fn only_class(&self, cycle: &Cycle<'_>) -> Option<*const TaskClass> {
-        let mut classes = self.tasks.iter().map(|&task| Arc::as_ptr(&cycle.jobs.task(task).class));
-        let first = classes.next()?;
-        classes.all(|class| class == first).then_some(first)
-    }
-
     /// Returns this search as one without a date, if its tasks are equal.
-    fn as_hopeless(&self, cycle: &Cycle<'_>) -> Option<Hopeless> {
-        let class = self.only_class(cycle)?;
+    fn as_hopeless(&self) -> Option<Hopeless> {
+        let [class] = self.classes.as_slice() else { return None };
         let run_time_ns = self.run_time_ns.unwrap_or(u64::MAX);
-        Some(Hopeless { queue: self.queue, class, tasks: self.tasks.len(), run_time_ns })
+        Some(Hopeless {
+            queue: self.queue,
+            within: self.within,
+            class: Arc::as_ptr(class),
+            tasks: self.tasks.len(),
+            run_time_ns,
+        })
     }
 
     /// Returns whether there is no date for as many equal tasks of the queue, or for fewer.
     fn is_hopeless(&self, cycle: &Cycle<'_>) -> bool {
-        self.as_hopeless(cycle)
-            .is_some_and(|this| cycle.dated.hopeless.iter().any(|known| known.implies(&this)))
+        self.as_hopeless().is_some_and(|this| cycle.dated.hopeless.iter().any(|known| known.implies(&this)))
     }
 
     fn note_hopeless(&self, cycle: &mut Cycle<'_>) {
-        if let Some(this) = self.as_hopeless(cycle).filter(|_| !self.left.is_empty()) {
+        if let Some(this) = self.as_hopeless().filter(|_| self.complete.is_empty()) {
             cycle.dated.hopeless.push(this);
         }
     }
 
     /// Places what fits on capacity that is free now, on nodes without reservations that were not looked at yet.
     fn place_now(&mut self, cycle: &mut Cycle<'_>) {
-        let known: BTreeSet<Place> = self.freed_on.keys().chain(self.placed.keys()).copied().collect();
+        let mut part = self.take_part(DomainId::ROOT);
+        let known: BTreeSet<Place> = self.freed_on.keys().chain(part.placed.keys()).copied().collect();
         let is_shown = |place: &Place| !cycle.dated.has(*place) && !cycle.future.contains_key(place);
         let known: Vec<Place> = known.into_iter().filter(is_shown).collect();
         known.iter().for_each(|place| cycle.replicas[place.shard].hide(place.slot));
         let mut taken = Vec::new();
         let mut misfits: Vec<*const TaskClass> = Vec::new();
-        for at in self.left.clone() {
+        for at in part.left.clone() {
             let task = self.tasks[at];
             let class = Arc::clone(&cycle.jobs.task(task).class);
             if misfits.contains(&Arc::as_ptr(&class)) {
@@ -184,25 +217,62 @@ impl Search {
                 continue;
             };
             taken.push((place, key));
-            self.placed.entry(place).or_default().push(at);
-            self.left.remove(&at);
+            part.placed.entry(place).or_default().push(at);
+            part.left.remove(&at);
         }
+        self.put_part(DomainId::ROOT, part);
         for (place, key) in taken {
             cycle.replicas[place.shard].give_up(place.slot, &[key]);
         }
         known.iter().for_each(|place| cycle.replicas[place.shard].show(place.slot));
     }
 
+    /// Takes out what is known of a domain.
+    fn take_part(&mut self, domain: DomainId) -> Part {
+        self.complete.remove(&domain);
+        self.parts.remove(&domain).unwrap_or_else(|| Part::new(self.tasks.len()))
+    }
+
+    /// Puts back what is known of a domain.
+    fn put_part(&mut self, domain: DomainId, part: Part) {
+        if part.left.is_empty() {
+            self.complete.insert(domain);
+        }
+        self.parts.insert(domain, part);
+    }
+
+    /// Returns the domain in which a node counts. `None`: the job must not be there, or in no domain.
+    fn domain_of(&self, cycle: &Cycle<'_>, place: Place) -> Option<DomainId> {
+        cycle.domain_within(self.within, place)
+    }
+
+    /// Has the nodes of all domains be looked at that have room for a task, by what is free now: at once, or when all that is
+    /// being released there has ended.
+    fn note_nodes_with_room(&mut self, cycle: &mut Cycle<'_>) {
+        for place in cycle.places_with_room(self.within, &self.classes) {
+            let time = cycle.released_on(place, cycle.node_at(place)).max(cycle.now);
+            if time != Time::NEVER {
+                self.revisits.insert((time, place));
+            }
+        }
+    }
+
     /// Looks for other nodes for tasks that made room for larger ones: nodes that were not looked at yet, then those that
     /// were, again.
-    fn displace(&mut self, cycle: &mut Cycle<'_>, from: Place, at: Time) {
+    fn displace(&mut self, cycle: &mut Cycle<'_>, domain: DomainId, from: Place, at: Time) {
         if self.displacements_left == 0 {
             return;
         }
         self.displacements_left -= 1;
-        self.place_now(cycle);
-        let known = self.freed_on.keys().chain(self.placed.keys()).chain(cycle.dated.places.keys());
-        let others: BTreeSet<Place> = known.copied().filter(|&place| place != from).collect();
+        let mut others: BTreeSet<Place> = BTreeSet::new();
+        match self.within {
+            Within::Cluster => self.place_now(cycle),
+            _ => others.extend(cycle.places_with_room(Within::Domain(domain), &self.classes)),
+        }
+        let placed = self.parts.get(&domain).into_iter().flat_map(|part| part.placed.keys());
+        let known = self.freed_on.keys().chain(placed).chain(cycle.dated.places.keys()).copied();
+        others.extend(known.filter(|&place| self.domain_of(cycle, place) == Some(domain)));
+        others.remove(&from);
         let can_be_shown = |place: &Place| cycle.released_on(*place, cycle.node_at(*place)) <= at;
         self.revisits.extend(others.into_iter().filter(can_be_shown).map(|place| (at, place)));
     }
@@ -272,9 +342,8 @@ impl Search {
         self.run_time_ns.map_or(Time::NEVER, |nanos| at.plus_nanos(nanos))
     }
 
-    /// Returns the tasks without a node that could fit on one by its cpu, memory and GPUs, of each class at most as many
-    /// as could fit alone.
-    fn candidates(&self, cycle: &Cycle<'_>, place: Place) -> Vec<usize> {
+    /// Returns how many tasks of each class a node could have, by its cpu, memory and GPUs.
+    fn rooms_on(&self, cycle: &Cycle<'_>, place: Place) -> Vec<ClassRoom> {
         let freed = self.freed_on.get(&place).copied().unwrap_or_default();
         let free: Vec<i64> = cycle.free_on(place).into_iter().zip(freed).map(|(a, b)| a.max(0) + b).collect();
         let most = |class: &TaskClass| {
@@ -282,18 +351,22 @@ impl Search {
             let counts = asked.filter(|&(asked, _)| asked > 0).map(|(asked, free)| free / asked);
             counts.min().unwrap_or(i64::MAX)
         };
-        let mut rooms: Vec<ClassRoom> = Vec::new();
+        let classes = self.classes.iter();
+        classes.map(|class| ClassRoom { class: Arc::as_ptr(class), left: most(class) }).collect()
+    }
+
+    /// Returns the tasks without a node in a domain that could fit on a node of it with so much room, of each class at most as
+    /// many as could fit alone.
+    fn candidates(&self, cycle: &Cycle<'_>, part: &Part, mut rooms: Vec<ClassRoom>) -> Vec<usize> {
         let mut candidates = Vec::new();
-        for &at in &self.left {
-            let class = &cycle.jobs.task(self.tasks[at]).class;
-            let known = rooms.iter().position(|room| room.class == Arc::as_ptr(class)).unwrap_or_else(|| {
-                rooms.push(ClassRoom { class: Arc::as_ptr(class), left: most(class) });
-                rooms.len() - 1
-            });
-            if rooms[known].left > 0 {
-                rooms[known].left -= 1;
+        for &at in &part.left {
+            let class = Arc::as_ptr(&cycle.jobs.task(self.tasks[at]).class);
+            let room = rooms.iter_mut().find(|room| room.class == class);
+            let room = room.expect("the classes of all tasks are known");
+            if room.left > 0 {
+                room.left -= 1;
                 candidates.push(at);
-            } else if rooms.len() == self.classes && rooms.iter().all(|room| room.left == 0) {
+            } else if rooms.iter().all(|room| room.left == 0) {
                 break;
             }
         }
@@ -302,11 +375,35 @@ impl Search {
 
     /// Puts on a node all tasks without a node that fit there from a time on, and those that it had.
     fn look_at(&mut self, cycle: &mut Cycle<'_>, place: Place, at: Time) {
-        let before = self.placed.remove(&place).unwrap_or_default();
-        self.left.extend(&before);
-        let candidates = self.candidates(cycle, place);
+        let Some(domain) = self.domain_of(cycle, place) else { return };
+        let rooms = self.rooms_on(cycle, place);
+        if !self.parts.contains_key(&domain) {
+            if rooms.iter().all(|room| room.left == 0) {
+                return;
+            }
+            cycle.dated.look(self.tasks.len());
+        }
+        let mut part = self.take_part(domain);
+        let makes_room = self.look_for(cycle, &mut part, (place, rooms), at);
+        self.put_part(domain, part);
+        if makes_room {
+            self.displace(cycle, domain, place, at);
+        }
+    }
+
+    /// As [`look_at`](Self::look_at), for a domain. Returns whether a task that was there has no node now.
+    fn look_for(
+        &self,
+        cycle: &mut Cycle<'_>,
+        part: &mut Part,
+        (place, rooms): (Place, Vec<ClassRoom>),
+        at: Time,
+    ) -> bool {
+        let before = part.placed.remove(&place).unwrap_or_default();
+        part.left.extend(&before);
+        let candidates = self.candidates(cycle, part, rooms);
         if candidates.is_empty() {
-            return;
+            return false;
         }
         let tasks: Vec<TaskId> = candidates.iter().map(|&at| self.tasks[at]).collect();
         let fitting: BTreeSet<TaskId> =
@@ -314,15 +411,13 @@ impl Search {
         let fitting: Vec<usize> =
             candidates.into_iter().filter(|&at| fitting.contains(&self.tasks[at])).collect();
         for at in &fitting {
-            self.left.remove(at);
+            part.left.remove(at);
         }
-        let makes_room = before.iter().any(|at| self.left.contains(at));
+        let makes_room = before.iter().any(|at| part.left.contains(at));
         if !fitting.is_empty() {
-            self.placed.insert(place, fitting);
+            part.placed.insert(place, fitting);
         }
-        if makes_room {
-            self.displace(cycle, place, at);
-        }
+        makes_room
     }
 
     /// Returns whether caps and rules allow the job to start at a time.
@@ -332,10 +427,11 @@ impl Search {
             && cycle.leaves_shares(self.job, &needs.amounts, date, self.until(date))
     }
 
-    fn reservation(self, cycle: &Cycle<'_>, date: Time) -> DatedReservation {
+    /// Returns the reservation of what was put on the nodes of a domain.
+    fn reservation(self, cycle: &Cycle<'_>, domain: DomainId, date: Time) -> DatedReservation {
         let until = self.until(date);
         let tasks = &self.tasks;
-        let nodes = self
+        let nodes = self.parts[&domain]
             .placed
             .iter()
             .map(|(&place, placed)| (cycle.node_at(place), placed.iter().map(|&at| tasks[at]).collect()));

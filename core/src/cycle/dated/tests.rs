@@ -1,11 +1,16 @@
 //! Dates, limits of run times, and that work placed before a reserved job never delays it.
 
+mod domains;
+
 use std::collections::BTreeMap;
 
 use crate::cycle::{Action, Backfill, Changes, CycleConfig, LocalCluster, PluginConfig, PluginKind};
 use crate::fairness::Dim;
 use crate::ids::NodeId;
-use crate::jobs::{JobId, JobPhase, JobSpec, Jobs, QueueId, QueueSpec, TaskGroup, TaskId, TaskState};
+use crate::jobs::{
+    JobId, JobPhase, JobSpec, Jobs, QueueId, QueueSpec, TaskGroup, TaskId, TaskState, TopologyRule,
+    TopologyTier,
+};
 use crate::node::{Labels, NodeSpec, Taints};
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::{Amount, Demand, GpuRequest};
@@ -52,16 +57,22 @@ impl Tasks {
 
 impl Bed {
     fn new(backfill: Backfill, tiers: &[&[PluginKind]], nodes: &[(u32, u8)]) -> Self {
+        Self::with(backfill, tiers, nodes.iter().map(|&(cpu, gpus)| node(cpu, gpus)))
+    }
+
+    /// Creates a cluster of these nodes. Jobs may name racks and blocks.
+    fn with(backfill: Backfill, tiers: &[&[PluginKind]], nodes: impl Iterator<Item = NodeSpec>) -> Self {
         let tier = |kinds: &&[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
         let config = CycleConfig {
             actions: vec![Action::Allocate, Action::Backfill],
             tiers: tiers.iter().map(tier).collect(),
             grace_ns: 30 * SECOND,
             backfill,
+            topology: ["rack", "block"].map(|name| TopologyTier::labelled(name, name)).to_vec(),
             ..CycleConfig::default()
         };
         let mut cluster = LocalCluster::new(config, 1).unwrap();
-        let nodes = nodes.iter().map(|&(cpu, gpus)| cluster.add_node(node(cpu, gpus)).unwrap()).collect();
+        let nodes = nodes.map(|node| cluster.add_node(node).unwrap()).collect();
         Self { cluster, nodes, jobs: 0 }
     }
 
@@ -73,12 +84,18 @@ impl Bed {
 
     /// Submits a job that needs all of its tasks.
     fn job(&mut self, queue: QueueId, tasks: &[Tasks]) -> JobId {
+        self.job_within(queue, tasks, None)
+    }
+
+    /// Submits a job that needs all of its tasks, perhaps in one domain.
+    fn job_within(&mut self, queue: QueueId, tasks: &[Tasks], topology: Option<TopologyRule>) -> JobId {
         self.jobs += 1;
         let spec = JobSpec {
             queue,
             min_member: tasks.iter().map(|of| of.count).sum(),
             created: self.cluster.now(),
             phase: JobPhase::Inqueue,
+            topology,
             ..JobSpec::new(&format!("job {}", self.jobs), tasks.iter().map(|of| of.group()).collect())
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
@@ -262,6 +279,8 @@ struct Arrival {
     at: u64,
     queue: usize,
     groups: Vec<Tasks>,
+    /// The tier of which one domain must hold it.
+    tier: Option<&'static str>,
     /// How much of the stated time it runs, in percent.
     part: u64,
 }
@@ -276,7 +295,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
         run_time,
     });
     let arrival = (0..60_u64, 0..3_usize, prop::collection::vec(group, 1..3), 1..101_u64)
-        .prop_map(|(at, queue, groups, part)| Arrival { at, queue, groups, part });
+        .prop_map(|(at, queue, groups, part)| Arrival { at, queue, groups, tier: None, part });
     prop::collection::vec(arrival, 1..16)
 }
 
@@ -289,7 +308,12 @@ fn leads(bed: &Bed, job: JobId, dates: &BTreeMap<JobId, u64>) -> bool {
 
 /// Runs arrivals until all that can start has ended. Returns an error if a date ever moves to a later time, or if a job
 /// starts after a date that it was given.
-fn run(bed: &mut Bed, queues: &[QueueId], mut arrivals: Vec<Arrival>) -> Result<usize, TestCaseError> {
+fn run(
+    bed: &mut Bed,
+    queues: &[QueueId],
+    mut arrivals: Vec<Arrival>,
+    check: impl Fn(&Bed) -> Result<(), TestCaseError>,
+) -> Result<usize, TestCaseError> {
     arrivals.sort_by_key(|arrival| arrival.at);
     let mut parts: BTreeMap<JobId, u64> = BTreeMap::new();
     let mut ends: BTreeMap<TaskId, u64> = BTreeMap::new();
@@ -303,7 +327,8 @@ fn run(bed: &mut Bed, queues: &[QueueId], mut arrivals: Vec<Arrival>) -> Result<
         }
         while arrivals.first().is_some_and(|arrival| arrival.at <= now) {
             let arrival = arrivals.remove(0);
-            let job = bed.job(queues[arrival.queue % queues.len()], &arrival.groups);
+            let rule = arrival.tier.map(domains::hard);
+            let job = bed.job_within(queues[arrival.queue % queues.len()], &arrival.groups, rule);
             parts.insert(job, arrival.part);
         }
         for (task, _) in bed.cycle().bound {
@@ -313,6 +338,7 @@ fn run(bed: &mut Bed, queues: &[QueueId], mut arrivals: Vec<Arrival>) -> Result<
                 prop_assert!(now <= *date, "{} started at {}, its date was {}", task, now, date);
             }
         }
+        check(bed)?;
         let all = bed.dates();
         for (&job, &date) in all.iter().filter(|&(&job, _)| leads(bed, job, &all)) {
             let before = dates.insert(job, date);
@@ -344,6 +370,6 @@ proptest! {
         let mut bed = Bed::new(backfill, GANG, &nodes);
         let queues: Vec<QueueId> =
             caps.iter().enumerate().map(|(at, &cap)| bed.queue(&format!("q{at}"), cap)).collect();
-        run(&mut bed, &queues, arrivals)?;
+        run(&mut bed, &queues, arrivals, |_| Ok(()))?;
     }
 }

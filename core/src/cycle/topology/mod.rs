@@ -14,7 +14,7 @@ mod rooms;
 mod search;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::allocate::Misfits;
@@ -23,7 +23,7 @@ use super::spots::Spot;
 use super::trial::{Cycle, Place};
 use super::victims::Cost;
 use crate::jobs::{DomainLack, JobId, PendingReason, TaskClass, TaskId, TaskState, TopologyRule};
-use crate::limits::TOPOLOGY_EVICTING_DOMAINS_MAX;
+use crate::limits::{TOPOLOGY_CLASSES_COUNTED_MAX, TOPOLOGY_EVICTING_DOMAINS_MAX};
 use rooms::Rooms;
 pub(super) use rooms::tasks_in;
 pub(super) use search::Sight;
@@ -74,6 +74,16 @@ impl<'a> Topology<'a> {
     /// Returns whether a node counts for the job at work.
     pub(super) fn is_in_scope(&self, place: Place) -> bool {
         self.scope.is_none_or(|id| self.tree.contains(id, place))
+    }
+
+    /// Returns whether a node is in a domain.
+    pub(super) fn contains(&self, id: DomainId, place: Place) -> bool {
+        self.tree.contains(id, place)
+    }
+
+    /// Returns the widest domain of a tier, or of narrower ones, that contains a node.
+    pub(super) fn widest_around(&self, place: Place, widest: usize) -> Option<DomainId> {
+        self.tree.widest_around(self.tree.position(place)?, widest)
     }
 
     /// Notes that a task of a job has changed, and what is on a node.
@@ -274,6 +284,34 @@ impl Cycle<'_> {
             }
         }
         false
+    }
+
+    /// Returns the widest tier of which one domain may hold a job with a hard rule, and the widest such domain around its tasks
+    /// that have nodes. `None`: there is no such tier or domain.
+    pub(super) fn widest_domain_of(&mut self, job: JobId) -> Option<(usize, Option<DomainId>)> {
+        let widest = self.rule_of_job(job).filter(|rule| rule.is_hard)?.widest?;
+        let Some(home) = self.domain_of(job, None) else { return Some((widest, None)) };
+        let around = self.topology.tree.up_to(home, widest).last()?;
+        Some((widest, Some(around)))
+    }
+
+    /// Returns the nodes of domains with room now for tasks of some classes, by cpu, memory and GPUs. For many classes, all
+    /// nodes.
+    pub(super) fn places_in_domains(&mut self, classes: &[Arc<TaskClass>]) -> BTreeSet<Place> {
+        let tree = self.topology.tree;
+        if classes.len() > TOPOLOGY_CLASSES_COUNTED_MAX {
+            return tree.positions().map(|position| tree.node(position).1).collect();
+        }
+        let mut places = BTreeSet::new();
+        for class in classes {
+            self.count_room(class);
+            let all =
+                std::iter::successors(self.topology.rooms.next(class, tree.range(DomainId::ROOT)), |at| {
+                    self.topology.rooms.next(class, at + 1..tree.range(DomainId::ROOT).end)
+                });
+            places.extend(all.map(|position| tree.node(position).1));
+        }
+        places
     }
 
     /// Runs an attempt to make room for a job by evictions. For a job that must be in one domain, it is run in several,

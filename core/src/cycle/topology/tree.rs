@@ -226,6 +226,11 @@ impl Tree {
         up.take_while(move |&id| self.tier(id) <= widest)
     }
 
+    /// Returns the widest domain of a tier, or of narrower ones, that contains a node. Such domains share no nodes.
+    pub(super) fn widest_around(&self, position: u32, widest: usize) -> Option<DomainId> {
+        self.up_to(self.nodes[position as usize].domain, widest).last()
+    }
+
     /// Returns the domains that contain a node, from the smallest to the root.
     pub(super) fn of_node(&self, position: u32) -> impl Iterator<Item = DomainId> + '_ {
         self.up_to(self.nodes[position as usize].domain, self.tiers.len())

@@ -1,11 +1,14 @@
 //! `wharf-bench demo`.
 
+use anyhow::Context;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use wharf_core::request::Policy;
 use wharf_ops::cli::say;
 
 use super::replay::progress;
 use crate::demo::{DemoOptions, run};
+use crate::durability::{MODES, Mode};
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -27,13 +30,19 @@ pub(super) struct DemoArgs {
     /// The policy of all places. `least-fit` and `best-fit` decide fastest.
     #[arg(long, default_value_t = DemoOptions::default().policy)]
     policy: Policy,
+    /// When replies leave: at once, or once they survive the process or a loss of power.
+    #[arg(long, default_value = Mode::SYNC.name, value_parser = PossibleValuesParser::new(MODES.map(|mode| mode.name)))]
+    durability: String,
 }
 
 impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let Self { nodes, requests, in_flight, seed, shards, policy } = self;
+        let Self { nodes, requests, in_flight, seed, shards, policy, durability } = self;
+        let durability =
+            MODES.into_iter().find(|mode| mode.name == durability).expect("clap knows the names");
         let mut bar = progress(requests, "requests");
-        let demo = run(DemoOptions { nodes, requests, in_flight, seed, shards, policy }, bar.as_mut())?;
+        let options = DemoOptions { nodes, requests, in_flight, seed, shards, policy, durability };
+        let demo = run(options, bar.as_mut())?;
         drop(bar);
         say(format_args!("{demo}"));
         Ok(())

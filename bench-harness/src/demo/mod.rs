@@ -11,6 +11,7 @@ use wharf_core::request::Policy;
 use wharf_net::client::Client;
 use wharf_ops::daemon::{Daemon, DaemonError};
 
+use crate::durability::Mode;
 use crate::replay::{LatencyNs, Progress, ReplayError, rate};
 use crate::service;
 use crate::target::{Books, RemoteTarget, Target, TargetError};
@@ -32,6 +33,8 @@ pub struct DemoOptions {
     pub shards: Option<u16>,
     /// The policy of all places.
     pub policy: Policy,
+    /// When replies leave.
+    pub durability: Mode,
 }
 
 impl Default for DemoOptions {
@@ -81,7 +84,9 @@ pub struct Demo {
 /// When the service cannot start, or any of its answers is wrong.
 pub fn run(options: DemoOptions, progress: &mut dyn Progress) -> Result<Demo, DemoError> {
     let directory = tempfile::tempdir().map_err(DemoError::Directory)?;
-    let daemon = Daemon::start(service::config(directory.path(), options.seed, options.shards))?;
+    let mut config = service::config(directory.path(), options.seed, options.shards);
+    config.set_durability(options.durability.durability);
+    let daemon = Daemon::start(config)?;
     let demo = drive(&daemon, options, progress);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(DemoError::Directory)?.block_on(daemon.stop())?;
@@ -120,9 +125,10 @@ impl fmt::Display for Demo {
         };
         writeln!(
             f,
-            "a service of {} shard(s) over QUIC on loopback, {}, {} requests in flight",
+            "a service of {} shard(s) over QUIC on loopback, {}, durability {}, {} requests in flight",
             self.shards,
             options.policy.name(),
+            options.durability.name,
             options.in_flight
         )?;
         writeln!(

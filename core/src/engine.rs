@@ -35,7 +35,7 @@ use crate::shard::{HybridSettings, Shard};
 use crate::state::{GroupRecord, StoreState};
 use crate::time::Time;
 use crate::view::ViewReader;
-use contents::{check_allocations, kinds_in_use};
+use contents::{charges_of, check_allocations, kinds_in_use};
 use planners::{keep_groups, keep_jobs, open_nodes_planner, open_planners, planner_threads};
 use shards::{EmptyShard, unopened_shards};
 pub use shards::{OpenedShard, UnopenedShard};
@@ -228,6 +228,7 @@ impl Engine {
             return Err(EngineError::Planners(config.planners).into());
         }
         state.partitions.iter().try_for_each(check_allocations)?;
+        let charges = if config.jobs.is_some() { charges_of(&state) } else { Vec::new() };
         let now = state.now;
         let incarnation = Incarnation(state.incarnation.0 + 1);
         let (mut registrar, geometry) = open_registrar(&state, config)?;
@@ -276,8 +277,10 @@ impl Engine {
             open_planners(of_engine, threads, of_planners, &mut ports, replicas, &mut seeds)
                 .map_err(EngineError::from)?;
         let (of_groups, of_jobs) = planners.split_at_mut(usize::from(config.planners));
-        let groups = keep_groups(state.groups, of_groups);
-        let jobs = keep_jobs(state.jobs, of_jobs.first_mut(), now).map_err(EngineError::Jobs)?;
+        let groups = keep_groups(state.groups, of_groups, of_jobs.first_mut());
+        let mut jobs = state.jobs;
+        jobs.jobs.extend(charges);
+        let jobs = keep_jobs(jobs, of_jobs.first_mut(), now).map_err(EngineError::Jobs)?;
         let nodes_planner = open_nodes_planner(of_engine, &geometry, &views, of_jobs.first_mut());
         if let Some((_, queue)) = &journal {
             planners.iter_mut().for_each(|planner| planner.set_journal(Arc::clone(queue)));

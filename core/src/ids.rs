@@ -139,7 +139,7 @@ impl fmt::Display for StatementId {
     }
 }
 
-/// A placement group. `number` modulo the number of planners gives the planner that manages it.
+/// A placement group. `number` modulo the number of planners gives the planner that manages it, unless it is in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId {
     /// Who it belongs to, with all of its bundles. It comes first, so that the groups of a tenant are a range.
@@ -150,9 +150,25 @@ pub struct GroupId {
     pub number: u64,
 }
 
+impl GroupId {
+    /// The part of the number of a group that is charged to a queue.
+    pub const IN_QUEUE: u64 = 1 << 48;
+
+    /// Returns whether the group is charged to a queue. The keeper of jobs manages it then. Groups of jobs are not meant:
+    /// each is one.
+    #[must_use]
+    pub fn is_in_queue(self) -> bool {
+        self.incarnation.0 > 0 && self.number & Self::IN_QUEUE > 0
+    }
+}
+
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "g{}-{}", self.incarnation.0, self.number)?;
+        if self.is_in_queue() {
+            write!(f, "g{}-q{}", self.incarnation.0, self.number ^ Self::IN_QUEUE)?;
+        } else {
+            write!(f, "g{}-{}", self.incarnation.0, self.number)?;
+        }
         self.tenant.write(f)
     }
 }
@@ -171,11 +187,15 @@ impl FromStr for GroupId {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse = || {
             let mut parts = text.strip_prefix('g')?.split('-');
-            let id = Self {
-                incarnation: Incarnation(parts.next()?.parse().ok()?),
-                number: parts.next()?.parse().ok()?,
-                tenant: parse_tenant(parts.next())?,
+            let incarnation = Incarnation(parts.next()?.parse().ok()?);
+            let number = parts.next()?;
+            let number = match number.strip_prefix('q') {
+                Some(number) => {
+                    number.parse().ok().filter(|&number: &u64| number < Self::IN_QUEUE)? | Self::IN_QUEUE
+                }
+                None => number.parse().ok()?,
             };
+            let id = Self { incarnation, number, tenant: parse_tenant(parts.next())? };
             parts.next().is_none().then_some(id)
         };
         parse().ok_or_else(|| ParseGroupIdError { text: text.to_owned() })

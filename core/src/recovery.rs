@@ -7,7 +7,7 @@
 //! The journal ends anywhere. An effect that several units share is then half there, and nobody was told of it. So
 //! [`Rebuild::take_back`] takes back what only a later unit would have made valid: bundles of groups that are not
 //! recorded, places of groups that no shard recorded, and what tickets reserved. A bundle that is in its grace period keeps
-//! it, also if its group is gone. A task that has ended does not.
+//! it, also if its group is gone, unless the group was charged to a queue. A task that has ended does not.
 
 mod records;
 mod sorted;
@@ -399,9 +399,13 @@ impl Rebuild {
             let releasing = records.of_nodes.values().flat_map(|of_node| &of_node.releasing);
             let releasing: BTreeSet<AllocationId> = releasing.map(|record| record.allocation).collect();
             let unknown = records.bundles.iter().filter(|one| !is_known(one.allocation, one.bundle));
-            // A task that has ended is recorded before its allocation is released, which ends its grace period.
-            let of_job = |record: &&BundleRecord| JobId::of_group(record.bundle.group).is_some();
-            let unknown = unknown.filter(|one| of_job(one) || !releasing.contains(&one.allocation));
+            // A task that has ended is recorded before its allocation is released, which ends its grace period. And nobody
+            // would be charged for a bundle in a queue.
+            let ends_now = |record: &&BundleRecord| {
+                let group = record.bundle.group;
+                JobId::of_group(group).is_some() || group.is_in_queue()
+            };
+            let unknown = unknown.filter(|one| ends_now(one) || !releasing.contains(&one.allocation));
             let gone: BTreeSet<AllocationId> = unknown.map(|record| record.allocation).collect();
             let inside = records.inside.iter().filter(|inside| gone.contains(&inside.bundle));
             let inside: Vec<AllocationId> = inside.map(|inside| inside.id).collect();

@@ -16,7 +16,7 @@ use books::named_units;
 pub use books::{adoption, adoption_fault, books_reply, bundle_fault, resource_totals};
 mod direct;
 pub use direct::queued_placement;
-pub(crate) use direct::{check_queued, not_charged};
+pub(crate) use direct::{check_keeps_queues, check_queued, not_charged};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod events;
@@ -34,6 +34,7 @@ pub use groups::{
     page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology, wait_until,
     wire_topology,
 };
+pub(crate) use groups::{check_no_queue, fill_queue};
 mod job_replies;
 pub(crate) use job_replies::{JobsAnswer, JobsPage, jobs_answer, jobs_page_limit};
 mod jobs;
@@ -217,7 +218,7 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
         Some((field @ "queue", _)) => Err(Fault::of_field(
             Reason::NotSupportedYet,
             field,
-            "only a single placement that does not wait names a queue: leave it empty",
+            "only placements, and the bundles of a new group, name a queue here: leave it empty",
         )),
         Some((field, _)) => Err(Fault::of_field(
             Reason::NotSupportedYet,

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use super::EngineError;
 use crate::ids::{AllocationId, NodeId, ResourceId};
+use crate::jobs::JobRecord;
 use crate::limits::ALLOCATIONS_PER_NODE_MAX;
 use crate::map::FixedMap;
-use crate::state::PartitionState;
+use crate::state::{PartitionState, StoreState};
 
 /// Fails if a node of the partition has more allocations than can be counted.
 pub(super) fn check_allocations(partition: &PartitionState) -> Result<(), EngineError> {
@@ -40,4 +41,25 @@ pub(super) fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId
     let of_reservations = partitions.iter().flat_map(|p| &p.reservations).flat_map(|r| &r.left.custom);
     let of_claims = partitions.iter().flat_map(|p| &p.claims).flat_map(|claim| claim.demand.custom());
     of_nodes.chain(of_allocations).chain(of_reservations).chain(of_claims).map(|&(id, _)| id).collect()
+}
+
+/// Returns what queues are charged for the bundles of groups, also for those on lost nodes.
+pub(super) fn charges_of(state: &StoreState) -> Vec<JobRecord> {
+    let node_of = |id: AllocationId| {
+        let allocations = &state.partitions.get(usize::from(id.partition.0))?.allocations;
+        let place = allocations.binary_search_by_key(&id, |one| one.id).ok()?;
+        Some(allocations[place].node)
+    };
+    let mut charges = Vec::new();
+    for group in &state.groups {
+        let Some(queue) = &group.spec.queue else { continue };
+        for bundle in &group.bundles {
+            let allocation = bundle.place.map(|place| place.allocation).or(bundle.lost);
+            let held = allocation.and_then(|allocation| Some((node_of(allocation)?, allocation)));
+            let Some(held) = held else { continue };
+            let number = charges.len() as u64;
+            charges.push(JobRecord::charge(number, queue.clone(), &bundle.request, held, state.now));
+        }
+    }
+    charges
 }

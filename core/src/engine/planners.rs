@@ -49,8 +49,7 @@ pub(super) fn open_planners(
 ) -> Result<(Vec<PlannerRunner>, StopSignal), CycleConfigError> {
     let stop = StopSignal::default();
     let tickets = Arc::new(Tickets::default());
-    let of_groups = threads.iter().take(usize::from(config.planners));
-    tickets.set_bells(of_groups.map(|(interest, _)| Arc::clone(&interest.bell)).collect());
+    tickets.set_bells(threads.iter().map(|(interest, _)| Arc::clone(&interest.bell)).collect());
     let mut of_keeper = ports.split_off(usize::from(config.planners));
     let mut of_planners = ports.into_iter();
     let mut runners = Vec::new();
@@ -67,7 +66,9 @@ pub(super) fn open_planners(
             ticket_ns: TICKET_NS_DEFAULT,
         };
         let mut planner = match &config.jobs {
-            Some(jobs) if number == config.planners => Planner::keeper(of_planner, port, copies, jobs)?,
+            Some(jobs) if number == config.planners => {
+                Planner::keeper(of_planner, port, [copies, replicas(seeds)], jobs)?
+            }
             _ => Planner::new(of_planner, port, copies),
         };
         planner.set_tickets(Arc::clone(&tickets));
@@ -117,12 +118,22 @@ pub(super) fn open_nodes_planner(
     Some(planner)
 }
 
-/// Gives each group to the planner that keeps it. Returns the groups that have none.
-pub(super) fn keep_groups(groups: Vec<GroupRecord>, planners: &mut [PlannerRunner]) -> Vec<GroupRecord> {
+/// Gives each group to the planner that keeps it, or to the keeper of jobs. Returns the groups that have none.
+pub(super) fn keep_groups(
+    groups: Vec<GroupRecord>,
+    planners: &mut [PlannerRunner],
+    keeper: Option<&mut PlannerRunner>,
+) -> Vec<GroupRecord> {
     let count = u16::try_from(planners.len()).expect("PLANNERS_MAX fits u16");
+    let mut of_jobs = keeper;
     let mut unkept = Vec::new();
     for group in groups {
-        match planners.get_mut(usize::from(keeper_of(group.id, count))) {
+        let keeper = if group.id.is_in_queue() {
+            of_jobs.as_deref_mut()
+        } else {
+            planners.get_mut(usize::from(keeper_of(group.id, count)))
+        };
+        match keeper {
             Some(keeper) => keeper.adopt(group),
             None => unkept.push(group),
         }

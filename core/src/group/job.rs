@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::explained::{CountGroups, ExplainWait, GroupsCounted, WaitExplained};
+use super::explained::{CountGroups, ExplainWait, GroupsCounted, WaitExplained, WaitSubject};
 use super::spec::{GroupSpec, GroupSpecError};
 use super::waiting::{GroupTurn, WaitingPage};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId, TenantId};
@@ -58,7 +58,40 @@ impl PlanJob {
     pub(crate) fn is_for_keeper(&self) -> bool {
         match self {
             Self::Jobs(_) | Self::Place(_) | Self::PlaceBatch(_) | Self::ExplainInQueue(..) => true,
+            Self::CreateGroup(spec) => spec.queue.is_some(),
             Self::Resume(_, job) => job.is_for_keeper(),
+            _ => self.group().is_some_and(GroupId::is_in_queue),
+        }
+    }
+
+    /// Returns the group that the job is about, if there is one already.
+    fn group(&self) -> Option<GroupId> {
+        match self {
+            Self::GrowGroup(id, ..) | Self::ShrinkGroup(id, _) => Some(*id),
+            Self::RemoveGroup(id) | Self::GroupStatus(id) => Some(*id),
+            Self::Explain(ask) => match ask.of {
+                WaitSubject::Group { id, .. } => Some(id),
+                WaitSubject::Placement { .. } => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns whether the job is about groups. The keeper of jobs does it together with what waits of its groups.
+    pub(crate) fn is_about_groups(&self) -> bool {
+        match self {
+            Self::CreateGroup(_) | Self::ListGroups(..) | Self::CountGroups(_) => true,
+            Self::ListWaiting(..) => true,
+            Self::Resume(_, job) => job.is_about_groups(),
+            _ => self.group().is_some(),
+        }
+    }
+
+    /// Returns whether the job creates a group.
+    pub(crate) fn creates_group(&self) -> bool {
+        match self {
+            Self::CreateGroup(_) => true,
+            Self::Resume(_, job) => job.creates_group(),
             _ => false,
         }
     }
@@ -175,6 +208,8 @@ pub type PlacedPart = (u16, Result<Box<Placement>, NotCharged>);
 pub enum NoGroup {
     /// The group or the new bundles do not fit.
     Refused(Box<GroupRefusal>),
+    /// Its queue is not to be charged, or a cap forbids it.
+    NotCharged(Box<NotCharged>),
     /// The job was cancelled before its bundles were placed.
     Cancelled,
     /// The group was removed before its bundles were placed.

@@ -18,7 +18,7 @@ pub use waiting::{GroupTurn, WaitingGroup, WaitingPage, WaitingWork};
 
 use crate::ids::GroupId;
 
-/// Returns the number of the planner that keeps a group.
+/// Returns the number of the planner that keeps a group, which is in no queue.
 #[must_use]
 pub fn keeper_of(group: GroupId, planners: u16) -> u16 {
     u16::try_from(group.number % u64::from(planners.max(1))).expect("less than the number of planners")

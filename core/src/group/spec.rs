@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::jobs::TenantQueue;
 use crate::limits::GROUP_BUNDLES_MAX;
 use crate::request::PlacementRequest;
 use crate::statement::ConflictDetection;
@@ -82,6 +83,10 @@ pub struct GroupSpec {
     pub priority: i32,
     /// What counts as a conflict when the group is committed.
     pub conflict_detection: ConflictDetection,
+    /// The queue that is charged for its bundles. The keeper of jobs manages the group then.
+    pub queue: Option<Arc<str>>,
+    /// The queue to which its tenant is bound when it asks for the group, if it is. A group that is made has none.
+    pub bound: Option<Arc<TenantQueue>>,
 }
 
 /// The reason why a group spec is invalid.
@@ -117,7 +122,18 @@ impl GroupSpec {
         let wait_until = None;
         let priority = 0;
         let conflict_detection = ConflictDetection::Fine;
-        Self { bundles, strategy, topology, min_members, wait_until, priority, conflict_detection }
+        let (queue, bound) = (None, None);
+        Self {
+            bundles,
+            strategy,
+            topology,
+            min_members,
+            wait_until,
+            priority,
+            conflict_detection,
+            queue,
+            bound,
+        }
     }
 
     /// Checks the spec.

@@ -75,6 +75,17 @@ impl Jobs {
     /// being released counts, because it is still in use. Without, only what tasks keep or claim counts.
     #[must_use]
     pub fn over_cap(&self, queue: QueueId, amounts: &Amounts, now: bool) -> Option<OverCap> {
+        self.over_cap_with(queue, (&Amounts::zero(), 0), amounts, now)
+    }
+
+    /// Returns what [`over_cap`](Self::over_cap) does when `more` is in use: amounts, and a number of allocations.
+    pub(crate) fn over_cap_with(
+        &self,
+        queue: QueueId,
+        more: (&Amounts, u64),
+        amounts: &Amounts,
+        now: bool,
+    ) -> Option<OverCap> {
         let counts_releasing = now && !is_planted(PlantedBug::CapForgetsReleasing);
         self.chain(queue).find_map(|queue| {
             let of = self.queue(queue);
@@ -82,7 +93,7 @@ impl Jobs {
             if let Some(cap) = of.spec.allocations_max.map(i64::from) {
                 let usage = &of.usage;
                 let used = if counts_releasing { usage.allocations() } else { usage.planned_allocations() };
-                let used = count(used);
+                let used = count(used + more.1);
                 if used >= cap {
                     return Some(OverCap { queue, of: Capped::Allocations, cap, used, asked: 1 });
                 }
@@ -90,6 +101,7 @@ impl Jobs {
             let caps = &of.spec.capability;
             caps.iter().next()?;
             let mut used = of.usage.planned();
+            used.add(more.0);
             if counts_releasing {
                 used.add(&of.usage.releasing);
             }

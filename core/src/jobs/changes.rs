@@ -38,6 +38,12 @@ impl Jobs {
         self.noted.iter_mut().chain(&mut self.noted_for_copy)
     }
 
+    /// Returns what is noted of a job. The journal knows no charges.
+    fn noted_of(&mut self, id: JobId) -> impl Iterator<Item = &mut Noted> {
+        let for_journal = self.noted.iter_mut().filter(move |_| !id.is_charge());
+        for_journal.chain(&mut self.noted_for_copy)
+    }
+
     fn is_noting(&self) -> bool {
         self.noted.is_some() || self.noted_for_copy.is_some()
     }
@@ -47,12 +53,12 @@ impl Jobs {
     }
 
     pub(super) fn note_job(&mut self, id: JobId) {
-        self.all_noted().for_each(|noted| noted.jobs.extend([id]));
+        self.noted_of(id).for_each(|noted| noted.jobs.extend([id]));
     }
 
     /// Notes that a direct placement is removed. If it is not recorded, nothing of it ever is.
     pub(super) fn note_direct_ended(&mut self, id: JobId) {
-        for noted in self.all_noted() {
+        for noted in self.noted_of(id) {
             if !noted.jobs.remove(&id) {
                 noted.direct_ended.insert(id);
             }
@@ -60,7 +66,7 @@ impl Jobs {
     }
 
     pub(super) fn note_phase(&mut self, id: JobId) {
-        self.all_noted().for_each(|noted| noted.phases.extend([id]));
+        self.noted_of(id).for_each(|noted| noted.phases.extend([id]));
     }
 
     /// Notes that a task is about to change.
@@ -69,7 +75,7 @@ impl Jobs {
             return;
         }
         let before = self.task(id).record();
-        for noted in self.all_noted() {
+        for noted in self.noted_of(id.job) {
             noted.tasks.entry(id).or_insert(before);
         }
     }
@@ -147,11 +153,11 @@ impl Jobs {
         changes
     }
 
-    /// Returns all queues and jobs as records.
+    /// Returns all queues and jobs as records, without charges.
     #[must_use]
     pub fn record(&self) -> JobsRecord {
         let queues = self.named_queues().map(|(id, _)| self.queue_record(id)).collect();
-        let jobs: BTreeSet<JobId> = self.jobs().map(|(id, _)| id).collect();
+        let jobs: BTreeSet<JobId> = self.jobs().map(|(id, _)| id).filter(|id| !id.is_charge()).collect();
         let jobs = jobs.into_iter().map(|id| self.job_record(id)).collect();
         let keys = self.named_queues().flat_map(|(id, _)| self.past_keys(id));
         let past = keys.filter_map(|key| self.past_record(&key)).collect();
@@ -218,7 +224,8 @@ impl Jobs {
             let Some(of_queue) = of_queue.filter(|&id| id != QueueId::ROOT) else {
                 return Err(broken!("job {id} is in queue `{queue}`, which takes no jobs"));
             };
-            if self.has_job(id) || id.0 >= next_job {
+            let was_submitted = id.is_charge() || id.0 < next_job;
+            if self.has_job(id) || !was_submitted {
                 return Err(broken!("job {id} (`{}`) is recorded twice, or was never submitted", spec.name));
             }
             self.insert(id, JobSpec { queue: of_queue, ..(*spec).clone() });

@@ -16,8 +16,8 @@ pub(crate) struct JobsCopy {
     /// Those that are measured after they were copied are left out.
     run_times: RunTimes,
     next: Next,
-    /// The jobs from this one on were submitted since the copy began. They are copied as changes.
-    until: JobId,
+    /// The jobs and the charges from these on were submitted since the copy began. They are copied as changes.
+    until: [JobId; 2],
 }
 
 /// What is copied next.
@@ -48,7 +48,7 @@ impl Jobs {
     /// Begins to copy all queues and jobs, and gives up an earlier copy that is not complete.
     pub(crate) fn begin_copy(&mut self) -> JobsCopy {
         self.noted_for_copy = Some(Noted::default());
-        let until = JobId(self.next_job());
+        let until = [JobId(self.next_ids.job), JobId(self.next_ids.charge)];
         JobsCopy {
             table: JobsTable::default(),
             run_times: RunTimes::default(),
@@ -105,9 +105,18 @@ impl Jobs {
         1 + keys.len() as u64
     }
 
+    /// Returns the first job from one on, by id, also of direct placements, and then the first charge.
+    fn id_to_copy(&self, from: JobId, [jobs, charges]: [JobId; 2]) -> Option<JobId> {
+        let first = |from: JobId, until: JobId| {
+            let ids = [&self.ids, &self.direct].map(|ids| ids.range(from..until.max(from)).next().copied());
+            ids.into_iter().flatten().min()
+        };
+        first(from, jobs).or_else(|| first(from.max(JobId::FIRST_CHARGE), charges))
+    }
+
     /// Copies at most as many tasks as `units` says of the first job from one on.
     fn copy_tasks(&self, copy: &mut JobsCopy, from: TaskId, units: u64) -> u64 {
-        let Some(id) = self.id_from(from.job).filter(|&id| id < copy.until) else {
+        let Some(id) = self.id_to_copy(from.job, copy.until) else {
             copy.next = Next::RunTimes(None);
             return 1;
         };

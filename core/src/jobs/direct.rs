@@ -92,6 +92,19 @@ impl NotCharged {
         }
     }
 
+    /// Says why in short, for an explanation of a group that waits.
+    pub(crate) fn said(&self) -> String {
+        match self {
+            Self::Cap { queue, over, .. } => {
+                let what = if over.of == Capped::Allocations { "allocations" } else { "resources" };
+                format!("the cap of queue `{queue}` on {what} forbids it")
+            }
+            Self::UnknownQueue(queue) => format!("there is no queue `{queue}`"),
+            Self::InnerQueue(queue) => format!("queue `{queue}` has queues below it"),
+            _ => "its queue cannot be charged for more".to_owned(),
+        }
+    }
+
     /// Returns whether the cap on a number of allocations forbids it.
     #[must_use]
     pub fn is_cap_on_allocations(&self) -> bool {
@@ -126,7 +139,20 @@ impl Jobs {
     /// # Errors
     /// The cap that forbids it.
     pub fn check_caps_of(&self, id: QueueId, amounts: &Amounts) -> Result<(), NotCharged> {
-        match self.over_cap(id, amounts, true) {
+        self.check_caps_with(id, (&Amounts::zero(), 0), amounts)
+    }
+
+    /// Checks what [`check_caps_of`](Self::check_caps_of) does when `more` is in use: amounts, and a number of allocations.
+    ///
+    /// # Errors
+    /// The cap that forbids it.
+    pub(crate) fn check_caps_with(
+        &self,
+        id: QueueId,
+        more: (&Amounts, u64),
+        amounts: &Amounts,
+    ) -> Result<(), NotCharged> {
+        match self.over_cap_with(id, more, amounts, true) {
             None => Ok(()),
             Some(over) if over.queue != id && is_planted(PlantedBug::OuterCapForgotten) => Ok(()),
             Some(over) => {

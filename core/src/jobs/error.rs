@@ -22,8 +22,10 @@ fn of_group(group: Option<u32>) -> String {
 pub struct QueueContents {
     /// The number of its jobs.
     pub jobs: usize,
-    /// The number of its direct placements.
+    /// The number of its direct placements, with the bundles of groups that are charged to it.
     pub direct: usize,
+    /// The number of its placement groups without a placed bundle.
+    pub groups: usize,
 }
 
 impl fmt::Display for QueueContents {
@@ -33,8 +35,9 @@ impl fmt::Display for QueueContents {
             1 => Some(format!("1 {what}")),
             count => Some(format!("{count} {what}s")),
         };
-        let [jobs, direct] = [number(self.jobs, "job"), number(self.direct, "direct placement")];
-        let all: Vec<String> = jobs.into_iter().chain(direct).collect();
+        let groups = number(self.groups, "placement group");
+        let direct = number(self.direct, "direct placement");
+        let all: Vec<String> = number(self.jobs, "job").into_iter().chain(direct).chain(groups).collect();
         write!(f, "{}", all.join(" and "))
     }
 }

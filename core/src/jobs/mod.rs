@@ -11,6 +11,7 @@ mod audit;
 mod binding;
 mod caps;
 mod changes;
+mod charge;
 mod copy;
 mod delays;
 mod direct;

@@ -100,7 +100,7 @@ impl Queue {
     /// Returns how much is in it, without what is in queues below it. Ended jobs that are kept count.
     #[must_use]
     pub fn contents(&self) -> QueueContents {
-        QueueContents { jobs: self.jobs.len(), direct: self.direct.len() }
+        QueueContents { jobs: self.jobs.len(), direct: self.direct.len(), groups: 0 }
     }
 
     /// Returns its jobs after one, in the order of submission.

@@ -174,7 +174,9 @@ impl JobsTable {
                 self.past.remove(name);
             }
             JobsChange::Job(job) => {
-                self.next_job = self.next_job.max(job.id.0 + 1);
+                if !job.id.is_charge() {
+                    self.next_job = self.next_job.max(job.id.0 + 1);
+                }
                 self.jobs.insert(job.id, (**job).clone());
             }
             JobsChange::JobRemoved(id) | JobsChange::DirectEnded(id) => drop(self.jobs.remove(id)),

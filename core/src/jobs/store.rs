@@ -5,6 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use super::changes::Noted;
+use super::charge::NextIds;
 use super::ends::Ends;
 use super::job::RoleCounts;
 use super::past::PastRules;
@@ -36,7 +37,7 @@ pub struct Jobs {
     pub(super) direct: BTreeSet<JobId>,
     /// The newest job of each name of a tenant.
     job_names: BTreeMap<(TenantId, Arc<str>), JobId>,
-    next_job: u64,
+    pub(super) next_ids: NextIds,
     pub(super) by_node: BTreeMap<NodeId, Vec<TaskId>>,
     /// The nodes where tasks are releasing, with their number.
     releasing: BTreeMap<NodeId, u32>,
@@ -86,7 +87,7 @@ impl Jobs {
             ids: BTreeSet::new(),
             direct: BTreeSet::new(),
             job_names: BTreeMap::new(),
-            next_job: 1,
+            next_ids: NextIds::first(),
             by_node: BTreeMap::new(),
             releasing: BTreeMap::new(),
             classes: FixedMap::default(),
@@ -141,14 +142,14 @@ impl Jobs {
     pub fn submit(&mut self, spec: JobSpec) -> Result<JobId, JobError> {
         self.check_job(&spec)?;
         self.admit_user(&spec)?;
-        let id = JobId(self.next_job);
+        let id = JobId(self.next_ids.job);
         self.insert(id, spec);
         Ok(id)
     }
 
     /// Adds a job that was checked. Its tasks are pending.
     pub(super) fn insert(&mut self, id: JobId, spec: JobSpec) {
-        self.next_job = self.next_job.max(id.0 + 1);
+        self.next_ids.meet(id);
         self.changes += 1;
         self.note_job(id);
         let mut job = Job {
@@ -237,9 +238,7 @@ impl Jobs {
             return Err(JobError::TooManyTasks { job, tasks });
         }
         let tasks = tasks as u32;
-        if let Some(dim) = self.too_much(spec) {
-            return Err(JobError::TooMuch { job, dim });
-        }
+        self.check_amounts(spec)?;
         if spec.min_member > JOB_MIN_MEMBER_MAX {
             return Err(JobError::MinMemberTooLarge { job, min_member: spec.min_member });
         }
@@ -262,9 +261,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// Returns a kind of which all tasks together would ask for more than half of the largest number. Below that, no sum
-    /// overflows.
-    fn too_much(&self, spec: &JobSpec) -> Option<Dim> {
+    /// Checks that all tasks together ask for at most half of the largest number of each kind. Below that, no sum overflows.
+    pub(super) fn check_amounts(&self, spec: &JobSpec) -> Result<(), JobError> {
         let usage = self.queue(QueueId::ROOT).usage();
         let there = [&usage.held, &usage.pipelined, &usage.releasing, &usage.pending];
         let groups =
@@ -272,11 +270,12 @@ impl Jobs {
         let kinds: BTreeSet<Dim> = groups()
             .flat_map(|(amounts, _)| amounts.iter().map(|(dim, _)| dim).collect::<Vec<_>>())
             .collect();
-        kinds.into_iter().find(|&dim| {
+        let too_much = kinds.into_iter().find(|&dim| {
             let asked: i128 = groups().map(|(amounts, count)| i128::from(amounts.get(dim)) * count).sum();
             let all = asked + there.iter().map(|sum| i128::from(sum.get(dim))).sum::<i128>();
             all > i128::from(i64::MAX / 2)
-        })
+        });
+        too_much.map_or(Ok(()), |dim| Err(JobError::TooMuch { job: Arc::clone(&spec.name), dim }))
     }
 
     /// Returns the class of a request, which all tasks with an equal request share.
@@ -521,18 +520,12 @@ impl Jobs {
     /// Returns the number of the next job.
     #[must_use]
     pub fn next_job(&self) -> u64 {
-        self.next_job
+        self.next_ids.job
     }
 
     /// Returns the ids of the jobs after one, in order, without direct placements.
     pub fn ids_after(&self, after: Option<JobId>) -> impl Iterator<Item = JobId> + '_ {
         self.ids.range((after.map_or(Unbounded, Excluded), Unbounded)).copied()
-    }
-
-    /// Returns the first job from one on, by id, also of direct placements.
-    pub(super) fn id_from(&self, from: JobId) -> Option<JobId> {
-        let first = |ids: &BTreeSet<JobId>| ids.range(from..).next().copied();
-        first(&self.ids).into_iter().chain(first(&self.direct)).min()
     }
 
     /// Returns all jobs in order of id, also direct placements.
@@ -550,7 +543,7 @@ impl Jobs {
 
     /// Makes the number of the next job at least this one.
     pub(super) fn skip_ids(&mut self, next_job: u64) {
-        self.next_job = self.next_job.max(next_job);
+        self.next_ids.job = self.next_ids.job.max(next_job);
     }
 
     /// Makes a task what it was before: its state, its node, its allocation, and since when it has these.

@@ -105,7 +105,7 @@ fn broken_jobs_are_refused_and_change_nothing() {
     let below = QueueSpec { parent: a, ..QueueSpec::new("below") };
     assert_eq!(
         jobs.add_queue(below),
-        Err(QueueError::HasJobs { queue: "a".into(), has: QueueContents { jobs: 1, direct: 0 } })
+        Err(QueueError::HasJobs { queue: "a".into(), has: QueueContents { jobs: 1, direct: 0, groups: 0 } })
     );
     jobs.check().unwrap();
 }

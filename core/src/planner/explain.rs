@@ -98,6 +98,8 @@ impl Planner {
         };
         self.keep_told(id, &told);
         let (infeasible, reason) = told;
+        // What the queue does not allow now may be what has a place.
+        let infeasible = infeasible && self.groups[&id].passed_over.is_empty();
         Ok(GroupRefusal { infeasible, reason, attempts })
     }
 

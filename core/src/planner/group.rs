@@ -1,6 +1,7 @@
 //! The state of a group at its planner.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::JobTag;
@@ -61,6 +62,8 @@ pub(super) struct Group {
     /// The time of the last job, or of the first loss of a bundle since then. The group waits since this time. Groups of
     /// earlier starts begin with zero, so they come first.
     pub(super) since: Time,
+    /// The bundles for which its queue could not be charged when it was tried last. They are not placed.
+    pub(super) passed_over: BTreeSet<u32>,
     /// Its copies at the shards, while it waits.
     pub(super) watch: Option<Box<GroupWatch>>,
 }
@@ -87,6 +90,7 @@ impl Group {
             tickets: 0,
             listed: Time(0),
             since: Time(0),
+            passed_over: BTreeSet::new(),
             watch: None,
         }
     }

@@ -44,6 +44,10 @@ impl Planner {
             return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(rejection))));
         }
         let tenant = spec.bundles.first().map_or(TenantId::OPERATOR, |bundle| bundle.tenant);
+        if let Err(refused) = self.check_queue(&spec, tenant) {
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::NotCharged(Box::new(refused)))));
+        }
+        let spec = made(spec);
         let id = self.next_group_id(tenant);
         let mut group = Group::new(id, Arc::clone(&spec), Vec::with_capacity(spec.bundles.len()), 0);
         group.add(&spec.bundles);
@@ -67,10 +71,15 @@ impl Planner {
             Err(rejection) => return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(rejection)))),
         };
         let bundles = group.bundles.len() + requests.len();
+        let spec = Arc::clone(&group.spec);
+        if let Err(refused) = self.check_queue(&spec, id.tenant) {
+            return self.reply(tag, PlanReply::Group(Err(NoGroup::NotCharged(Box::new(refused)))));
+        }
         if requests.is_empty() || bundles > GROUP_BUNDLES_MAX {
             let error = GroupSpecError::Bundles(if requests.is_empty() { 0 } else { bundles });
             return self.reply(tag, PlanReply::Group(Err(NoGroup::Rejected(error.into()))));
         }
+        let group = self.groups.get_mut(&id).expect("just seen");
         let first = group.add(requests);
         (group.client, group.job) = (Some(client), Some(Job::new(tag, Some(first), until)));
         group.since = since;
@@ -211,12 +220,13 @@ impl Planner {
     /// Forgets a group. The journal knows already that it is removed, or it never knew of it.
     pub(super) fn forget_group(&mut self, id: GroupId) {
         self.unwatch(id);
+        self.capped.remove(id);
         let group = self.groups.remove(&id).expect("a group is forgotten once");
         self.unlist(group.turn(), &group.state);
     }
 
     pub(super) fn group_status(&mut self, tag: JobTag, id: GroupId) {
-        if !self.followed {
+        if !self.followed && self.groups.contains_key(&id) {
             self.sync();
         }
         let reply = match self.groups.get(&id) {
@@ -266,6 +276,10 @@ impl Planner {
         }
         group.attempts += 1;
         let conflict_detection = group.spec.conflict_detection;
+        self.capped.remove(id);
+        if let Err(refused) = self.afford(id) {
+            return self.judge_refused(id, refused, now);
+        }
         if let Some((no_place, _)) = self.recall(id) {
             self.work.recalled += 1;
             self.replicas.meter.charge(1);
@@ -277,7 +291,7 @@ impl Planner {
             planned = self.search(id, &mut draft);
         }
         match planned {
-            Ok(()) => self.commit_placing(id, draft, conflict_detection),
+            Ok(()) => self.commit_placing(id, draft, conflict_detection, now),
             Err(no_place) => {
                 self.keep_verdict(id, &no_place);
                 match self.uncertain_rounds(id) {
@@ -300,7 +314,8 @@ impl Planner {
         let group = &self.groups[&id];
         let item =
             |bundle: &GroupBundleRecord| Item { bundle: bundle.index, request: Arc::clone(&bundle.request) };
-        let items: Vec<Item> = group.open().map(item).collect();
+        let open = group.open().filter(|bundle| !group.passed_over.contains(&bundle.index));
+        let items: Vec<Item> = open.map(item).collect();
         let least = if group.grows_from().is_some() { items.len() } else { group.missing().max(1) };
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
         let forgets = is_planted(PlantedBug::SpreadForgetsPlaced);
@@ -314,13 +329,26 @@ impl Planner {
         Wanted { strategy, topology, items, standing, settled, least }
     }
 
-    fn commit_placing(&mut self, id: GroupId, draft: Draft, conflict_detection: ConflictDetection) {
+    fn commit_placing(
+        &mut self,
+        id: GroupId,
+        mut draft: Draft,
+        conflict_detection: ConflictDetection,
+        now: Time,
+    ) {
+        let charges = match self.charge_plan(id, &draft, now) {
+            Ok(charges) => charges,
+            Err(refused) => {
+                self.replicas.roll_back(&mut draft, 0);
+                return self.judge_refused(id, refused, now);
+            }
+        };
         self.transition(id, State::Committing { by_ticket: false, removal: None });
         let (operations, ended) = self.placing_operations(id, &draft, |_| None);
         let mode = commit_mode(&self.groups[&id], ended.is_empty());
         // The lost bundle ends in any state of its old node, so no version of that node is expected.
         let conflict_detection = if ended.is_empty() { conflict_detection } else { ConflictDetection::Fine };
-        let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
+        let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended, charges }));
         let terms = CommitOptions { conflict_detection, mode, atomic: true };
         self.commit(operations, Vec::new(), terms, purpose);
     }
@@ -371,7 +399,8 @@ impl Planner {
     }
 
     pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &StatementReport, now: Time) {
-        let Placing { group: id, draft, ended } = placing;
+        let Placing { group: id, draft, ended, charges } = placing;
+        self.charges_concluded(charges, ended.len(), concluded, now);
         let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
         let lost = granted == 0;
         let partly = !lost && granted < ended.len() + draft.len();
@@ -502,6 +531,14 @@ impl Planner {
             Ok(refusal) => self.give_up(id, NoGroup::Refused(Box::new(refusal)), now),
         }
     }
+}
+
+/// Returns a spec as it is kept: the binding of its tenant mattered when it was asked for.
+fn made(mut spec: Arc<GroupSpec>) -> Arc<GroupSpec> {
+    if spec.bound.is_some() {
+        Arc::make_mut(&mut spec).bound = None;
+    }
+    spec
 }
 
 /// Returns the bundles of a plan that were not granted. The first `ended` operations of the plan are

@@ -4,7 +4,7 @@
 //!
 //! A [`Planner`] is a state machine, like a shard: jobs and shards' answers go in, commands and replies come
 //! out. [`PlannerRunner`] is the loop around it on a thread. A planner keeps the groups whose number modulo
-//! the number of planners is its own number ([`keeper_of`](crate::group::keeper_of)).
+//! the number of planners is its own number ([`keeper_of`](crate::group::keeper_of)). The keeper of jobs keeps those in queues.
 
 mod bounds;
 mod capacity;
@@ -18,6 +18,7 @@ mod flow;
 mod group;
 mod groups;
 mod in_flight;
+mod in_queue;
 mod jobs;
 mod life;
 mod metrics;
@@ -76,7 +77,8 @@ use draft::{Draft, Replicas};
 use explain_wait::WaitExplanations;
 use group::Group;
 use in_flight::StatementInFlight;
-use jobs::{Direct, Keeper};
+use in_queue::Capped;
+use jobs::{Charge, Direct, Keeper};
 use life::{ByPriority, State};
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
@@ -143,6 +145,8 @@ struct Placing {
     ended: Vec<u32>,
     /// The placed bundles. These are the operations after them, in this order.
     draft: Draft,
+    /// What a queue is charged for each of them. None, if the group is in no queue.
+    charges: Vec<Charge>,
 }
 
 /// A planner of groups and statements.
@@ -150,7 +154,7 @@ pub struct Planner {
     config: PlannerConfig,
     port: Port,
     replicas: Replicas,
-    /// If it keeps jobs. Then it has no groups, and no replicas but those of its cycles.
+    /// If it keeps jobs. Then it has the groups in queues, and in addition the replicas of its cycles.
     keeper: Option<Box<Keeper>>,
     flights: Slab<(StatementInFlight, Purpose)>,
     /// Commands that the port had no room for.
@@ -189,6 +193,7 @@ pub struct Planner {
     undecided: VecDeque<(GroupId, PortClient)>,
     /// Results for groups that found no place.
     verdicts: Verdicts,
+    capped: Capped,
     /// The number of times that a lost plan gave up what it had taken on the replicas.
     released: u64,
     /// Groups for which something may have changed since they were tried.
@@ -275,6 +280,7 @@ impl Planner {
             uncertain: Vec::new(),
             undecided: VecDeque::new(),
             verdicts: Verdicts::default(),
+            capped: Capped::default(),
             released: 0,
             stirred: BTreeSet::new(),
             urgent: BTreeSet::new(),
@@ -381,7 +387,9 @@ impl Planner {
     /// Begins the next job and charges its client. Returns whether there was one.
     fn begin_next(&mut self, now: Time) -> bool {
         let may_begin = self.may_begin();
-        let Some((client, job)) = self.queue.next(may_begin) else { return false };
+        let keeps_jobs = self.keeps_jobs();
+        let is_next = |job: &PlanJob| may_begin(job) && (!keeps_jobs || job.is_about_groups());
+        let Some((client, job)) = self.queue.next(is_next) else { return false };
         let before = self.replicas.meter.spent();
         self.replicas.meter.charge(job.job.units());
         self.begin(client, job, now);
@@ -442,6 +450,12 @@ impl Planner {
         if self.awaits_views {
             return 0;
         }
+        self.serve_groups(now);
+        usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
+    }
+
+    /// Goes on with groups and statements, on replicas that are up to date.
+    fn serve_groups(&mut self, now: Time) {
         self.followed = true;
         let share = self.budget.round / 4;
         self.end_again(now);
@@ -450,6 +464,7 @@ impl Planner {
         self.within(share, usize::MAX, |planner| planner.begin_next(now));
         self.within(share, self.undecided.len(), |planner| planner.decide_next(now));
         self.within(share.min(EXPLAIN_UNITS_PER_ROUND), usize::MAX, Self::explain_next_wait);
+        self.look_at_caps();
         self.look_for_room();
         self.within(share, GROUP_RETRIES_PER_ROUND, |planner| planner.retry_next(now));
         self.serve_ticket(now);
@@ -460,7 +475,6 @@ impl Planner {
         let of_round = self.work.units - self.round_began_at;
         self.work.most_per_round = self.work.most_per_round.max(of_round);
         self.round_began_at = self.work.units;
-        usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
     }
 
     /// Returns whether the last round left work for the next one.
@@ -468,7 +482,12 @@ impl Planner {
         if self.keeps_jobs() {
             return self.has_jobs_left() && !self.awaits_views;
         }
-        let has_some = !self.retries.is_empty()
+        (self.has_group_work() || self.queue.has_ready(self.may_begin())) && !self.awaits_views
+    }
+
+    /// Returns whether the last round left work about groups for the next one, but for jobs that have not begun.
+    fn has_group_work(&self) -> bool {
+        !self.retries.is_empty()
             || !self.undecided.is_empty()
             || !self.urgent.is_empty()
             || self.grew
@@ -476,8 +495,7 @@ impl Planner {
             || !self.woken.is_empty()
             || !self.stirred.is_empty()
             || self.explanations.is_counting()
-            || self.queue.has_ready(self.may_begin());
-        has_some && !self.awaits_views
+            || self.capped.has_some_left()
     }
 
     /// Returns whether a statement is in flight or to be retried, or a job is queued.
@@ -500,10 +518,12 @@ impl Planner {
 
     /// Returns whether there is no new input and no work left.
     pub fn is_idle(&mut self) -> bool {
-        let grew = self.wants_growth() && self.port.growth() != self.tried_at;
+        let may_serve = self.may_serve_groups();
+        let grew = may_serve && self.wants_growth() && self.port.growth() != self.tried_at;
+        let given_up = may_serve && self.given_up;
         let ended =
             !self.keeps_jobs() && self.wants_ends() && self.replicas.copies.iter().any(Replica::has_ended);
-        let may_advance = self.is_called() || grew || self.given_up || self.has_left_over() || ended;
+        let may_advance = may_serve && self.is_called() || grew || given_up || self.has_left_over() || ended;
         self.outbox.is_empty()
             && self.watch_answers.is_empty()
             && self.watch_steps.is_empty()
@@ -534,7 +554,8 @@ impl Planner {
         }
         let waiting = self.deadlines.first().map(|(until, _)| until);
         let ending = self.ending.first().map(|(due, _)| due);
-        waiting.into_iter().chain(self.ticket_deadline()).chain(ending).chain(self.jobs_deadline()).min()
+        let of_groups = waiting.into_iter().chain(self.ticket_deadline()).chain(ending).min();
+        of_groups.filter(|_| self.may_serve_groups()).into_iter().chain(self.jobs_deadline()).min()
     }
 
     /// Takes the replies since the last call.
@@ -565,11 +586,14 @@ impl Planner {
         self.replies.push((tag, reply));
     }
 
-    /// Creates the id of a new group. Its number modulo the number of planners is this planner's number.
+    /// Creates the id of a new group. Its number modulo the number of planners is this planner's number, or it is in a queue.
     fn next_group_id(&mut self, tenant: TenantId) -> GroupId {
-        let planners = u64::from(self.config.planners);
-        let own = u64::from(self.config.number);
-        let number = self.next_group * planners + own;
+        let PlannerConfig { planners, number: own, .. } = self.config;
+        let number = if self.keeps_jobs() {
+            GroupId::IN_QUEUE | self.next_group
+        } else {
+            self.next_group * u64::from(planners) + u64::from(own)
+        };
         self.next_group += 1;
         GroupId { incarnation: self.config.incarnation, number, tenant }
     }

@@ -75,7 +75,7 @@ impl Planner {
         if let Some(job) = self.queue.cancel(client, tag) {
             return self.reply(tag, job.cancelled());
         }
-        if self.keeps_jobs() {
+        if self.keeps_jobs() && !self.asked.contains_key(&tag) {
             return self.cancel_direct(tag);
         }
         // The job was answered before the cancel arrived.

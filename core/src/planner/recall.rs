@@ -89,9 +89,10 @@ impl Planner {
     }
 }
 
-/// Returns whether a group was never placed, so that it is fully described by its spec.
+/// Returns whether a group was never placed, and its queue allows all of it, so that it is fully described by its spec.
 fn is_new(group: &Group) -> bool {
     group.is_being_created()
+        && group.passed_over.is_empty()
         && group.bundles.iter().all(|bundle| bundle.place.is_none() && bundle.lost.is_none())
 }
 

@@ -85,24 +85,34 @@ impl Planner {
         if self.journal.is_none() {
             return;
         }
-        if let Some(unit) = self.take_unit() {
-            let journal = self.journal.as_ref().expect("only with a journal are changes noted");
-            journal.put(unit);
-        }
+        let (of_groups, of_jobs) = self.take_units();
+        let journal = self.journal.as_ref().expect("only with a journal are changes noted");
+        of_groups.into_iter().chain(of_jobs).for_each(|unit| journal.put(unit));
     }
 
-    fn take_unit(&mut self) -> Option<Unit> {
+    /// Returns what is to be recorded of groups, and of jobs. Nothing of one needs the other.
+    fn take_units(&mut self) -> (Option<Unit>, Option<Unit>) {
         let mut done = std::mem::take(&mut self.early);
         for (job, reply) in &self.replies {
             if let Some(origin) = self.origins.remove(job) {
                 done.extend(deed_of(reply).map(|deed| Done { origin, deed }));
             }
         }
-        if self.keeps_jobs() {
-            let changes = self.take_job_changes();
-            let has_some = !changes.is_empty() || !done.is_empty();
-            return has_some.then(|| Unit { done, ..Unit::new(self.now, Changes::Jobs(changes)) });
-        }
+        let of_jobs = if self.keeps_jobs() { self.take_jobs_unit(&mut done) } else { None };
+        (self.take_groups_unit(done), of_jobs)
+    }
+
+    /// Returns what the keeper of jobs has to record of queues and jobs, with what was done for requests about these.
+    fn take_jobs_unit(&mut self, done: &mut Vec<Done>) -> Option<Unit> {
+        let is_of_group = |deed: &Deed| matches!(deed, Deed::GroupChanged(_) | Deed::GroupRemoved(..));
+        let (of_groups, of_jobs) = std::mem::take(done).into_iter().partition(|done| is_of_group(&done.deed));
+        *done = of_groups;
+        let changes = self.take_job_changes();
+        let has_some = !changes.is_empty() || !of_jobs.is_empty();
+        has_some.then(|| Unit { done: of_jobs, ..Unit::new(self.now, Changes::Jobs(changes)) })
+    }
+
+    fn take_groups_unit(&mut self, done: Vec<Done>) -> Option<Unit> {
         let changed = self.changed.as_mut().filter(|changed| !changed.is_empty() || !done.is_empty())?;
         let changed = std::mem::take(changed).into_iter();
         let groups = changed.map(|id| {

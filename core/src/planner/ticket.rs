@@ -243,13 +243,15 @@ impl Planner {
 
     fn commit_ticket(&mut self) {
         self.ticket_moved = false;
+        let ticket = self.ticket.as_ref().expect("a ticket is served");
+        let (id, plan) = (ticket.group, ticket.plan.clone());
+        // What its queue allowed when the nodes were chosen may be charged to others since.
+        let Ok(charges) = self.charge_plan(id, &plan, self.now) else { return self.end_ticket() };
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         ticket.stage = Stage::Committing;
         ticket.sent_at = self.port.growth();
         ticket.blocked_by = None;
         ticket.again = None;
-        let id = ticket.group;
-        let plan = ticket.plan.clone();
         self.transition(id, State::Committing { by_ticket: true, removal: None });
         let ticket = self.ticket.as_ref().expect("a ticket is served");
         self.groups.get_mut(&id).expect("a group with a ticket is there").attempts += 1;
@@ -257,7 +259,7 @@ impl Planner {
         let reserved: Vec<NodeId> = ticket.reserved.iter().map(|&(_, node)| node).collect();
         let of_ticket = |node| reserved.contains(&node).then_some(owner);
         let (operations, ended) = self.placing_operations(id, &plan, of_ticket);
-        let placing = Placing { group: id, ended, draft: plan };
+        let placing = Placing { group: id, ended, draft: plan, charges };
         let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::AllOrNothing;
         let terms = CommitOptions { conflict_detection, mode, atomic: true };

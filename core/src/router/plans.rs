@@ -154,7 +154,11 @@ impl Plans {
     /// Returns `NoRoom` if there are too many jobs, unless this one waited before.
     pub(super) fn submit(&mut self, asked: JobAsked) -> Result<(), NoRoom> {
         let job = &asked.job;
-        let is_served = if job.is_for_keeper() { self.has_keeper } else { self.count() > 0 };
+        let is_served = match job {
+            PlanJob::ListGroups(..) => !self.links.is_empty(),
+            job if job.is_for_keeper() => self.has_keeper,
+            _ => self.count() > 0,
+        };
         assert!(is_served, "nobody does {job:?}: ask `planner_count` or `keeps_jobs` first");
         if !self.has_room_for(job) {
             return Err(NoRoom);
@@ -209,6 +213,7 @@ impl Plans {
                 WaitSubject::Group { id, .. } => self.keeper(id),
                 WaitSubject::Placement { .. } => self.any(),
             },
+            PlanJob::CreateGroup(ref spec) if spec.queue.is_some() => self.jobs_keeper(),
             PlanJob::CreateGroup(_) | PlanJob::Submit(_) => self.any(),
             PlanJob::CountGroups(_) => unreachable!("only this port counts groups, for an explanation"),
             PlanJob::Jobs(_) | PlanJob::Place(_) | PlanJob::PlaceBatch(_) | PlanJob::ExplainInQueue(..) => {
@@ -220,7 +225,8 @@ impl Plans {
                 0
             }
         };
-        let last = if list.is_some() { self.count() - 1 } else { planner };
+        // The keeper of jobs lists its groups, too.
+        let last = if list.is_some() { self.links.len() - 1 } else { planner };
         let left = last + 1 - planner;
         let waits = job.waits();
         self.waiting += usize::from(waits);
@@ -268,6 +274,9 @@ impl Plans {
     }
 
     fn keeper(&self, group: GroupId) -> usize {
+        if group.is_in_queue() {
+            return self.jobs_keeper();
+        }
         usize::from(keeper_of(group, u16::try_from(self.count()).expect("PLANNERS_MAX fits u16")))
     }
 

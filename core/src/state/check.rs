@@ -60,6 +60,11 @@ impl StoreState {
                 return Err(broken!("node {} is recorded as removed, and it is not", removed.id));
             }
         }
+        if let Some(group) =
+            self.groups.iter().find(|group| group.id.is_in_queue() != group.spec.queue.is_some())
+        {
+            return Err(broken!("group {} is in queue {:?}", group.id, group.spec.queue));
+        }
         let ascend = self.groups.windows(2).all(|pair| pair[0].id < pair[1].id);
         ascend.then_some(()).ok_or_else(|| broken!("a group is recorded twice"))
     }
@@ -183,12 +188,16 @@ fn check_rest(partition: &PartitionState) -> Result<(), Broken> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::group::{GroupSpec, Strategy};
     use crate::ids::{BundleId, GroupId, Incarnation, PartitionId, TenantId};
     use crate::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
+    use crate::request::{PlacementRequest, Policy};
     use crate::resource::{Amount, Demand, GpuAssignment};
     use crate::state::{
-        AllocationRecord, BundleRecord, ClaimRecord, InsideRecord, NodeRecord, ReleasingRecord,
+        AllocationRecord, BundleRecord, ClaimRecord, GroupRecord, InsideRecord, NodeRecord, ReleasingRecord,
     };
     use crate::time::Time;
 
@@ -286,6 +295,22 @@ mod tests {
             plant(&mut state);
             let found = state.check().expect_err(says);
             assert!(found.what().contains(says), "{found} does not say `{says}`");
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_group_tells_whether_it_is_in_a_queue() {
+        let request = Arc::new(PlacementRequest::new(Demand::default(), Policy::BestFit));
+        let group = |number: u64, queue: Option<&str>| {
+            let id = GroupId { incarnation: Incarnation(1), number, tenant: TenantId::OPERATOR };
+            let queue = queue.map(Into::into);
+            let spec = GroupSpec { queue, ..GroupSpec::new(vec![Arc::clone(&request)], Strategy::Pack) };
+            GroupRecord { id, spec: Arc::new(spec), bundles: Vec::new(), next_index: 1 }
+        };
+        let check = |group| StoreState { groups: vec![group], ..state() }.check();
+        assert_eq!((check(group(4, None)), check(group(GroupId::IN_QUEUE, Some("q")))), (Ok(()), Ok(())));
+        for wrong in [group(4, Some("q")), group(GroupId::IN_QUEUE | 4, None)] {
+            assert!(check(wrong).is_err_and(|broken| broken.what().contains("is in queue")));
         }
     }
 }

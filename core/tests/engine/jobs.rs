@@ -378,7 +378,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
         in_use.map(drop),
         Err(JobsRejection::Queue(QueueError::InUse {
             queue: named("all"),
-            has: QueueContents { jobs: 1, direct: 0 }
+            has: QueueContents { jobs: 1, direct: 0, groups: 0 }
         }))
     );
     cancel(&mut engine, job, 0);

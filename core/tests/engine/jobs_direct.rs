@@ -68,7 +68,7 @@ fn a_placement_is_charged_to_its_queue_until_it_is_released() {
     assert_eq!(ask_jobs(&mut engine, stop).map(drop), Err(JobsRejection::UnknownJob(id)));
     let gone = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("inner")));
     let in_use = gone.expect_err("it has direct placements");
-    let has = QueueContents { jobs: 0, direct: 2 };
+    let has = QueueContents { jobs: 0, direct: 2, groups: 0 };
     assert_eq!(in_use, JobsRejection::Queue(QueueError::InUse { queue: named("inner"), has }));
     assert!(in_use.to_string().contains("`inner` has 2 direct placements:"), "{in_use}");
     for (allocation, left) in [(one.allocation, 4), (two.allocation, 0)] {

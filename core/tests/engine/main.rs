@@ -29,6 +29,8 @@ mod jobs;
 mod jobs_bed;
 mod jobs_direct;
 mod jobs_direct_waits;
+mod jobs_groups;
+mod jobs_groups_random;
 mod jobs_nodes;
 mod jobs_policies;
 mod jobs_random;

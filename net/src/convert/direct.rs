@@ -12,6 +12,28 @@ use super::jobs::dim_name;
 use super::{PlacementDefaults, check_name, placement_request, refused_reply};
 use crate::protocol::{Fault, PlaceReply, PlaceRequest, Reason};
 
+/// Checks that the service has queues, as `keeps_jobs` says. `bound` is the queue to which the tenant is bound.
+///
+/// # Errors
+/// Returns a fault that names `queue`.
+pub(crate) fn check_keeps_queues(keeps_jobs: bool, bound: Option<&TenantQueue>) -> Result<(), Fault> {
+    if keeps_jobs {
+        return Ok(());
+    }
+    let message = match bound {
+        None => format!(
+            "this service keeps no queues: leave `queue` empty, or set `jobs.enabled` to true and `planners` to 1 to \
+             {PLANNERS_MAX}"
+        ),
+        Some(of) => format!(
+            "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and this service keeps no queues: let an \
+             administrator set `jobs.enabled` to true and `planners` to 1 to {PLANNERS_MAX}, or end the binding",
+            of.tenant, of.queue
+        ),
+    };
+    Err(Fault::of_field(Reason::NotServed, "queue", message))
+}
+
 /// Checks that a placement in a queue asks for nothing that such a placement cannot have. `keeps_jobs` says whether the
 /// service has queues, and `bound` to which one the tenant is bound.
 ///
@@ -22,20 +44,7 @@ pub(crate) fn check_queued(
     keeps_jobs: bool,
     bound: Option<&TenantQueue>,
 ) -> Result<(), Fault> {
-    if !keeps_jobs {
-        let message = match bound {
-            None => format!(
-                "this service keeps no queues: leave `queue` empty, or set `jobs.enabled` to true and `planners` to 1 to \
-                 {PLANNERS_MAX}"
-            ),
-            Some(of) => format!(
-                "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and this service keeps no queues: let an \
-                 administrator set `jobs.enabled` to true and `planners` to 1 to {PLANNERS_MAX}, or end the binding",
-                of.tenant, of.queue
-            ),
-        };
-        return Err(Fault::of_field(Reason::NotServed, "queue", message));
-    }
+    check_keeps_queues(keeps_jobs, bound)?;
     check_name("queue", &wire.queue)?;
     let queue = &wire.queue;
     if wire.lease != 0 || wire.session_lease {

@@ -15,7 +15,7 @@ use wharf_core::time::Time;
 
 use super::{
     PlacementDefaults, check_name, chosen, conflict_body, conflict_detection, demand, invalid,
-    kinds_to_learn, number_of, placed_body, placement_request, refusal_body, resource_name,
+    kinds_to_learn, not_charged, number_of, placed_body, placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
@@ -93,6 +93,12 @@ fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
     Box::new(GroupReply { reason, group: None, refusal, fault })
 }
 
+/// Turns the placement reply about the queue of a group into a group reply.
+fn of_queue(reply: PlaceReply) -> GroupReply {
+    let PlaceReply { reason, fault, .. } = reply;
+    GroupReply { reason, fault, ..GroupReply::default() }
+}
+
 /// Checks that a bundle leaves the fields of its group or template at their defaults.
 fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
     let of_group = "a group waits as a whole: leave it at its default, and give it for the group";
@@ -154,6 +160,43 @@ pub fn bundles(
     Ok(bundles)
 }
 
+/// Takes the queue out of the bundles of a new group: all name the same one, or none does.
+///
+/// # Errors
+/// Returns a fault that names the field.
+fn take_queue(wire: &mut [BundleTemplate]) -> Result<Option<Arc<str>>, Fault> {
+    let mut queues = wire.iter_mut().map(|bundle| std::mem::take(&mut bundle.request.queue));
+    let queue = queues.next().unwrap_or_default();
+    if let Some((at, other)) = (1..).zip(queues).find(|(_, other)| *other != queue) {
+        let message = format!(
+            "the first bundles name queue `{queue}`, and these name `{other}`: a group has one queue, or none"
+        );
+        return Err(invalid(format!("bundles[{at}].queue"), message));
+    }
+    if queue.is_empty() {
+        return Ok(None);
+    }
+    check_name("bundles[0].queue", &queue)?;
+    Ok(Some(queue.into()))
+}
+
+/// Lets the bundles of a new group name a queue, if none of them names any.
+pub(crate) fn fill_queue(wire: &mut [BundleTemplate], queue: &str) {
+    if wire.iter().all(|bundle| bundle.request.queue.is_empty()) {
+        wire.iter_mut().for_each(|bundle| queue.clone_into(&mut bundle.request.queue));
+    }
+}
+
+/// Checks that bundles by which a group grows name no queue: they are charged to that of the group.
+///
+/// # Errors
+/// Returns a fault that names the field.
+pub(crate) fn check_no_queue(wire: &[BundleTemplate]) -> Result<(), Fault> {
+    let named = wire.iter().position(|bundle| !bundle.request.queue.is_empty());
+    let message = "what a group grows by is charged to the queue of the group, if it has one: leave it empty";
+    named.map_or(Ok(()), |at| Err(invalid(format!("bundles[{at}].queue"), message)))
+}
+
 /// Returns the time until which something waits. 0 means that it waits without end.
 pub(crate) fn deadline_of(deadline: u64) -> Time {
     if deadline == 0 { Time::NEVER } else { Time(deadline) }
@@ -179,7 +222,7 @@ pub fn wait_until(mode: u8, deadline: u64) -> Result<Option<Time>, Fault> {
 /// # Errors
 /// Same as [`bundles`], or a reply with a fault that names the field.
 pub fn group_spec(
-    wire: CreateGroupRequest,
+    mut wire: CreateGroupRequest,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<GroupSpec, Box<GroupReply>> {
@@ -187,12 +230,13 @@ pub fn group_spec(
     let topology = wire.topology.map(topology).transpose()?;
     let wait_until = wait_until(wire.mode, wire.deadline)?;
     let conflict_detection = conflict_detection(wire.conflict_detection)?;
+    let queue = take_queue(&mut wire.bundles)?;
     let mut spec = GroupSpec::new(bundles(wire.bundles, catalog, defaults)?, strategy);
     if wire.min_members > 0 {
         spec.min_members = wire.min_members;
     }
     (spec.topology, spec.wait_until, spec.conflict_detection) = (topology, wait_until, conflict_detection);
-    spec.priority = wire.priority;
+    (spec.priority, spec.queue) = (wire.priority, queue);
     spec.check().map_err(spec_fault)?;
     Ok(spec)
 }
@@ -376,6 +420,7 @@ pub fn group_reply(group: &Result<Box<GroupView>, NoGroup>, catalog: &Catalog) -
         },
         Err(NoGroup::Refused(refusal)) => group_refusal(refusal, catalog),
         Err(NoGroup::Rejected(rejection)) => plan_fault(rejection).into(),
+        Err(NoGroup::NotCharged(refused)) => of_queue(not_charged(refused, catalog)),
         Err(NoGroup::Cancelled) => cancelled_group("it was taken back before it was placed"),
         Err(NoGroup::Removed) => cancelled_group("the group was removed before this was placed"),
     }

@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn a_rejection_names_the_field_of_the_request() {
         let queue = || "q".into();
-        let has = QueueContents { jobs: 1, direct: 2 };
+        let has = QueueContents { jobs: 1, direct: 2, groups: 0 };
         let job = || "j".into();
         let cases: Vec<(Kind, JobsRejection, Reason, &str)> = vec![
             (Kind::SetQueue, QueueError::Unknown(queue()).into(), Reason::UnknownQueue, "queue.parent"),

@@ -25,7 +25,8 @@ pub fn kinds_to_learn(
         return Ok(Vec::new());
     }
     let names = unknown_names(asked, resources)?;
-    let mut known = request.clone();
+    // Whether it may name a queue is another question.
+    let mut known = PlaceRequest { queue: String::new(), ..request.clone() };
     known.demand.custom.retain(|named| !unknown(named));
     placement_request(known, catalog, defaults)?;
     Ok(names)

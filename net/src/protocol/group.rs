@@ -57,7 +57,8 @@ bodies! {
     pub struct WireGroup {
         /// The start of the service that created the group.
         pub incarnation: u32,
-        /// The group's number within that start.
+        /// The group's number within that start. Texts have `q` and the rest for 2^48 and more: the group
+        /// is charged to a queue.
         pub number: u64,
         /// Who the group belongs to; 0: the operator.
         pub tenant: u16,
@@ -66,7 +67,8 @@ bodies! {
     /// A number of equal bundles.
     pub struct BundleTemplate {
         /// The amounts that one bundle takes, and the nodes on which it may be placed. It has no wait and no
-        /// priority of its own.
+        /// priority of its own. For a new group, it may name the queue that is charged: all bundles name the
+        /// same one, or none does.
         pub request: PlaceRequest,
         /// The number of bundles. All templates of a message together have 1 to 1,024.
         pub count: u32 = 1,
@@ -258,6 +260,7 @@ bodies! {
     ///
     /// - `done`: a group.
     /// - `no_fit_now`, `infeasible`, `conflicted`, `cancelled`: a refusal.
+    /// - `over_cap`: a fault that tells which cap of which queue forbids it.
     /// - Anything else: a fault.
     ///
     /// An `infeasible` reply also has a fault if a bundle requests a resource that no node has ever had.

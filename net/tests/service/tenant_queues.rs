@@ -191,16 +191,6 @@ async fn what_no_queue_is_charged_with_is_refused_to_a_bound_tenant() {
     let bundles = vec![template];
     let create =
         |mode| CreateGroupRequest { bundles: bundles.clone(), mode, ..CreateGroupRequest::default() };
-    for mode in [MODE_NOW, MODE_WAIT_UNTIL] {
-        match within(one.create_group(&create(mode))).await {
-            Err(ClientError::Fault(fault)) => {
-                let (reason, message) = refused(fault.reason, Some(fault));
-                assert_eq!(reason, Reason::NotSupportedYet);
-                assert!(message.contains("`team`") && message.contains("submit a job"), "{message}");
-            }
-            other => panic!("a fault: {other:?}"),
-        }
-    }
     let leased = PlaceRequest { lease: 1_000_000_000, ..ask(1, 0, 0) };
     assert_eq!(place(&one, &leased).await.fault.expect("it has no lease").field, "lease");
     assert_eq!(audit(&admin).await.books_hash, before, "nothing changed");
@@ -212,7 +202,14 @@ async fn what_no_queue_is_charged_with_is_refused_to_a_bound_tenant() {
     bound.tenants[1].queue = Some("team".to_owned());
     server.shared.sessions.set_access(&bound);
     let grow = GrowGroupRequest { group: group.id, bundles: bundles.clone(), ..GrowGroupRequest::default() };
-    assert!(matches!(within(two.grow_group(&grow)).await, Err(ClientError::Fault(_))));
+    match within(two.grow_group(&grow)).await {
+        Err(ClientError::Fault(fault)) => {
+            let (reason, message) = refused(fault.reason, Some(fault));
+            assert_eq!(reason, Reason::NotSupportedYet);
+            assert!(message.contains("`team`") && message.contains("create another group"), "{message}");
+        }
+        other => panic!("a fault: {other:?}"),
+    }
     granted(place(&two, &ask(1, 0, 0)).await);
     assert_eq!(direct(&admin, "team").await, 1);
     assert!(within(two.remove_group(group.id)).await.expect("answered").reason.is_done());
@@ -220,6 +217,75 @@ async fn what_no_queue_is_charged_with_is_refused_to_a_bound_tenant() {
     server.shared.sessions.set_access(&settings(None));
     granted(place(&one, &ask(1, 0, 0)).await);
     assert_eq!(direct(&admin, "team").await, 1);
+    server.stop().await;
+}
+
+fn group(queue: &str, cpu: i64, count: u32) -> CreateGroupRequest {
+    let bundles = vec![BundleTemplate { request: in_queue(queue, cpu), count }];
+    CreateGroupRequest { bundles, ..CreateGroupRequest::default() }
+}
+
+async fn create(client: &Client, request: &CreateGroupRequest) -> GroupReply {
+    within(client.create_group(request)).await.expect("answered")
+}
+
+#[tokio::test]
+async fn a_bound_tenant_has_groups_that_are_charged_to_its_queue() {
+    let (server, [admin, one, two]) = start().await;
+    let missing = create(&one, &group("", 1, 1)).await;
+    assert_eq!(refused(missing.reason, missing.fault).0, Reason::UnknownQueue);
+    for queue in [team(), queue("other", "")] {
+        set_queue(&admin, queue).await;
+    }
+    // It names no queue, or its own. The cap of 10 cores holds for all that it has.
+    let made = create(&one, &group("", 2, 3)).await.group.expect("it fits");
+    assert_eq!((made.state, made.id.tenant, direct(&admin, "team").await), (GROUP_PLACED, 1, 3));
+    granted(place(&one, &ask(2, 0, 0)).await);
+    let full = create(&one, &group("team", 1, 3)).await;
+    let (reason, message) = refused(full.reason, full.fault);
+    assert_eq!(reason, Reason::OverCap);
+    assert!(message.contains("the cap of queue `team` forbids it: of cpu 10, 10 are in use"), "{message}");
+    let outside = create(&one, &group("other", 1, 1)).await;
+    assert_eq!(refused(outside.reason, outside.fault).0, Reason::Forbidden);
+    let [mut mixed, of_two] = [group("", 1, 1), group("other", 1, 1)];
+    mixed.bundles.extend(of_two.bundles.clone());
+    let mixed = create(&two, &mixed).await;
+    assert_eq!(mixed.fault.expect("two queues").field, "bundles[1].queue");
+    // Growth, shrinking and removal are charged, too.
+    let grow = |cpu, queue: &str| {
+        let bundles = group(queue, cpu, 1).bundles;
+        GrowGroupRequest { group: made.id, bundles, ..GrowGroupRequest::default() }
+    };
+    let named = within(one.grow_group(&grow(1, "team"))).await;
+    assert!(
+        matches!(&named, Err(ClientError::Fault(fault)) if fault.field == "bundles[0].queue"),
+        "{named:?}"
+    );
+    let large = within(one.grow_group(&grow(3, ""))).await.expect("answered");
+    assert_eq!(refused(large.reason, large.fault).0, Reason::OverCap);
+    assert!(within(one.grow_group(&grow(2, ""))).await.expect("answered").group.is_some());
+    assert_eq!(direct(&admin, "team").await, 5);
+    // One that may wait gets what is given back.
+    let wait = CreateGroupRequest { mode: MODE_WAIT_UNTIL, ..group("", 2, 2) };
+    let (_, waits) = within(one.call_waiting::<kinds::CreateGroup>(&wait)).await.expect("sent");
+    assert_eq!(direct(&admin, "team").await, 5, "the cap is full");
+    let shrink = ShrinkGroupRequest { group: made.id, bundles: vec![3] };
+    assert!(within(one.shrink_group(&shrink)).await.expect("answered").group.is_some());
+    assert!(within(one.remove_group(made.id)).await.expect("answered").reason.is_done());
+    let waited = within(waits).await.expect("answered").group.expect("it has room");
+    let list = within(one.list_groups(&ListGroupsRequest { after: None, limit: 0 })).await.expect("answered");
+    assert_eq!(list.groups.iter().map(|group| group.id).collect::<Vec<_>>(), [waited.id]);
+    within(async {
+        while direct(&admin, "team").await != 3 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // A tenant without a binding may name a queue, or none.
+    assert!(create(&two, &group("other", 1, 2)).await.group.is_some());
+    assert!(create(&two, &group("", 1, 1)).await.group.is_some());
+    assert_eq!(direct(&admin, "other").await, 2);
+    audit(&admin).await;
     server.stop().await;
 }
 

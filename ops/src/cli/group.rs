@@ -86,6 +86,9 @@ pub(super) struct CreateArgs {
     /// Waiting groups of higher priority are placed first.
     #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
     priority: i32,
+    /// Charge the bundles to this queue, whose caps bound them.
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
     /// Treat every change of a node since it was read as a conflict, not only operations that no longer fit.
     #[arg(long)]
     coarse: bool,
@@ -260,8 +263,12 @@ fn end(connect: &ConnectArgs, reply: &GroupReply, done: Option<&str>) -> anyhow:
 }
 
 async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
+    let mut bundles = args.bundles.templates()?;
+    if let Some(queue) = &args.queue {
+        bundles.iter_mut().for_each(|bundle| bundle.request.queue.clone_from(queue));
+    }
     let request = CreateGroupRequest {
-        bundles: args.bundles.templates()?,
+        bundles,
         strategy: strategy_number(args.strategy),
         topology: args.pack_by.or(args.spread_by),
         min_members: args.min_members.unwrap_or(0),

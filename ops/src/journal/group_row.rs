@@ -35,7 +35,8 @@ struct BundleRow {
 #[derive(Serialize, Deserialize)]
 pub(super) struct GroupRow {
     id: WireGroup,
-    /// The distinct requests. True if a request has affinity to its candidate.
+    /// The distinct requests. True if a request has affinity to its candidate. Each names the queue of the group, if it has
+    /// one.
     requests: Vec<(PlaceRequest, bool)>,
     /// The requests that the group was created with, by index into `requests`.
     asked: Vec<u32>,
@@ -85,9 +86,14 @@ impl Stored<GroupRecord> for GroupRow {
             lost: bundle.lost.map(Into::into),
         });
         let bundles = bundles.collect();
+        let queue = group.spec.queue.as_deref().unwrap_or_default();
+        let request = |request: &Arc<PlacementRequest>| {
+            let (wire, affinity) = wire_request(request, kinds);
+            (PlaceRequest { queue: queue.to_owned(), ..wire }, affinity)
+        };
         Self {
             id: group.id.into(),
-            requests: known.into_iter().map(|request| wire_request(request, kinds)).collect(),
+            requests: known.into_iter().map(request).collect(),
             asked,
             strategy: strategy_number(group.spec.strategy),
             topology: group.spec.topology.as_ref().map(wire_topology),
@@ -99,8 +105,10 @@ impl Stored<GroupRecord> for GroupRow {
         }
     }
 
-    fn read(self, catalog: &mut Catalog) -> anyhow::Result<GroupRecord> {
+    fn read(mut self, catalog: &mut Catalog) -> anyhow::Result<GroupRecord> {
         let tenant = TenantId(self.id.tenant);
+        let queues = self.requests.iter_mut().map(|(request, _)| std::mem::take(&mut request.queue));
+        let queue = queues.last().filter(|queue| !queue.is_empty()).map(Into::into);
         let requests = self.requests.into_iter().map(|row| Ok(Arc::new(request(row, tenant, catalog)?)));
         let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
         let of_place = |at: u32| requests.get(at as usize).cloned().context("a request is missing");
@@ -114,6 +122,7 @@ impl Stored<GroupRecord> for GroupRow {
             } else {
                 ConflictDetection::Fine
             },
+            queue,
             ..GroupSpec::new(asked, strategy(self.strategy)?)
         };
         let bundle = |row: BundleRow| {
@@ -126,5 +135,36 @@ impl Stored<GroupRecord> for GroupRow {
         };
         let bundles = self.bundles.into_iter().map(bundle).collect::<anyhow::Result<_>>()?;
         Ok(GroupRecord { id: self.id.into(), spec: Arc::new(spec), bundles, next_index: self.next_index })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_core::group::Strategy;
+    use wharf_core::ids::{GroupId, Incarnation};
+    use wharf_core::request::Policy;
+    use wharf_core::resource::{Amount, Demand};
+
+    use super::*;
+
+    #[test]
+    fn the_queue_of_a_group_is_kept() {
+        let cores = |cpu| {
+            let demand = Demand { cpu: Amount::whole(cpu), ..Demand::default() };
+            Arc::new(PlacementRequest::new(demand, Policy::BestFit))
+        };
+        for queue in [None, Some("research".into())] {
+            let spec = GroupSpec { queue, ..GroupSpec::new(vec![cores(1), cores(2)], Strategy::Spread) };
+            let id =
+                GroupId { tenant: TenantId(3), incarnation: Incarnation(2), number: GroupId::IN_QUEUE | 7 };
+            let bundle = GroupBundleRecord { index: 4, request: cores(3), place: None, lost: None };
+            // Requests of a tenant's group are its own.
+            let group = GroupRecord { id, spec: Arc::new(spec), bundles: vec![bundle], next_index: 5 };
+            let mut catalog = Catalog::default();
+            let row = GroupRow::of(&group, &catalog.resources);
+            let read = row.read(&mut catalog).expect("it was written");
+            assert_eq!((&read.spec.queue, read.id, read.next_index), (&group.spec.queue, id, 5));
+            assert_eq!(read.bundles[0].request.demand, group.bundles[0].request.demand);
+        }
     }
 }

@@ -198,7 +198,7 @@ impl Keeper {
     }
 
     /// Removes a placement that was not made. Nothing of it was recorded.
-    fn withdraw(&mut self, job: JobId, now: Time) {
+    pub(super) fn withdraw(&mut self, job: JobId, now: Time) {
         self.jobs_mut().set(TaskId { job, index: 0 }, TaskState::Failed, None, now);
         self.settle(job);
     }

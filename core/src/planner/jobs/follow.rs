@@ -21,6 +21,9 @@ impl Keeper {
 
     /// Takes over that the allocation or claim of a task has ended.
     fn task_lost(&mut self, id: TaskId, allocation: AllocationId, cause: EndCause, now: Time) {
+        if id.job.is_charge() {
+            return self.charged_ended(allocation, cause, now);
+        }
         if !self.holds(id, allocation) || is_planted(PlantedBug::TaskEndMissed) {
             return;
         }
@@ -116,6 +119,13 @@ impl Keeper {
 }
 
 impl Planner {
+    /// Brings the replicas for jobs, and those for groups, up to all that has changed until now. Returns whether it did.
+    pub(super) fn follow_all(&mut self, now: Time) -> bool {
+        let follows_jobs = self.follow_jobs(now);
+        let follows_groups = !self.keeps_groups() || self.catch_up();
+        follows_jobs && follows_groups
+    }
+
     /// Brings the replicas of the keeper up to all that has changed until now, and the tasks with them. Returns whether
     /// it did. If not, a shard is about to publish a view, and the bell rings for it.
     pub(super) fn follow_jobs(&mut self, now: Time) -> bool {
@@ -153,7 +163,10 @@ impl Planner {
             match keeper.scheduler.replicas_mut()[at].take_ended() {
                 Some(ended) => {
                     for end in ended {
-                        let Some(job) = JobId::of_group(end.bundle.group) else { continue };
+                        let Some(job) = JobId::of_group(end.bundle.group) else {
+                            keeper.charged_ended(end.allocation, end.cause, now);
+                            continue;
+                        };
                         let id = TaskId { job, index: end.bundle.index };
                         keeper.task_lost(id, end.allocation, end.cause, now);
                     }

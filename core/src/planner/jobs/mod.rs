@@ -1,13 +1,14 @@
-//! The keeper of jobs: a planner that runs scheduling cycles instead of placing groups.
+//! The keeper of jobs: a planner that runs scheduling cycles. Of groups, it has [those in queues](super::in_queue).
 //!
-//! It has all queues and jobs of the service. A round follows the views, begins requests, and runs a cycle if one is
-//! due. What a cycle plans is committed by statements, as for groups. While statements of a cycle are in flight, nothing
-//! else happens: tasks are then in states that no shard has agreed to.
+//! It has all queues and jobs of the service. A round follows the views, begins requests, serves groups, and runs a cycle if
+//! one is due. What a cycle plans is committed by statements, as for groups. While statements are in flight, nothing else
+//! happens: tasks are then in states that no shard has agreed to.
 //!
 //! The allocation of a task is a bundle of the group of the job
 //! ([`JobId::group`](crate::jobs::JobId::group)). So views tell when it ends, and a recovery takes back what no record
 //! of a task knows.
 
+mod charges;
 mod direct;
 mod direct_waits;
 mod explain;
@@ -33,6 +34,8 @@ use crate::shard::{Command, Shard};
 use crate::statement::{CommitMode, ConflictDetection, ConflictReason, Evict, Operation};
 use crate::time::Time;
 use crate::view::ViewReader;
+pub(super) use charges::Charge;
+use charges::Charges;
 pub(super) use direct::Direct;
 use direct::Directs;
 use explain::Explanations;
@@ -41,7 +44,7 @@ use order::{Turn, Undecided};
 pub(super) use waiting::PLACEMENTS_TAG;
 
 /// The tag of answers to releases of the keeper.
-pub(super) const RELEASE_TAG: Tag = Tag::MAX - 1;
+pub(super) const RELEASE_TAG: Tag = Tag::MAX - 4;
 
 /// The most requests that begin in a round.
 const REQUESTS_PER_ROUND: usize = 64;
@@ -107,11 +110,23 @@ pub(super) struct Keeper {
     nodes: NodesPlans,
     /// Placements that name queues.
     directs: Directs,
+    /// What queues are charged for bundles of groups.
+    charges: Charges,
 }
 
 impl Keeper {
     fn jobs(&self) -> &Jobs {
         self.scheduler.jobs()
+    }
+
+    /// Returns the number of changes of queues, jobs and tasks so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.jobs().changes()
+    }
+
+    /// Returns whether it waits for the ends of allocations that it has released.
+    pub(super) fn is_releasing(&self) -> bool {
+        self.releases > 0
     }
 
     fn jobs_mut(&mut self) -> &mut Jobs {
@@ -202,19 +217,20 @@ impl Keeper {
 }
 
 impl Planner {
-    /// Creates a planner that keeps jobs, over `shards` as [`Planner::new`] does.
+    /// Creates a planner that keeps jobs, over `shards` as [`Planner::new`] does. `of_groups` is the same again, for the
+    /// groups in queues. What no group needs follows no views.
     ///
     /// # Errors
     /// The first fault in the settings of cycles.
     pub(crate) fn keeper(
         config: PlannerConfig,
         port: Port,
-        shards: Vec<(Shard, ViewReader)>,
+        [shards, of_groups]: [Vec<(Shard, ViewReader)>; 2],
         settings: &JobsConfig,
     ) -> Result<Self, CycleConfigError> {
         let copies = shards.into_iter().map(|(shard, reader)| Replica::new(shard, reader)).collect();
         let scheduler = Scheduler::new(settings.cycle.clone(), copies)?;
-        let mut planner = Self::new(config, port, Vec::new());
+        let mut planner = Self::new(config, port, of_groups);
         planner.keeper = Some(Box::new(Keeper {
             scheduler,
             interval_ns: settings.interval_ns,
@@ -233,11 +249,12 @@ impl Planner {
             explanations: Explanations::new(),
             nodes: NodesPlans::default(),
             directs: Directs::default(),
+            charges: Charges::default(),
         }));
         Ok(planner)
     }
 
-    /// Returns whether it keeps jobs instead of groups.
+    /// Returns whether it keeps jobs, and the groups in queues.
     #[must_use]
     pub fn keeps_jobs(&self) -> bool {
         self.keeper.is_some()
@@ -275,6 +292,10 @@ impl Planner {
         let mut all: Vec<(JobId, usize, bool)> = Vec::new();
         for (id, job) in keeper.scheduler.jobs().jobs() {
             all.push((id, job.tasks().len(), job.has_ended()));
+            if id.is_charge() {
+                let allocation = job.tasks()[0].allocation.expect("a charge is recorded for an allocation");
+                keeper.charges.insert(allocation, id);
+            }
             let claims = (0..).zip(job.tasks()).filter(|(_, task)| task.has_claim());
             keeper.claims.extend(claims.map(|(index, _)| TaskId { job: id, index }));
         }
@@ -303,7 +324,7 @@ impl Planner {
         }
         // In one unit with the records of what was placed.
         self.answer_directs();
-        self.awaits_views = !self.follow_jobs(now);
+        self.awaits_views = !self.follow_all(now);
         if self.awaits_views {
             return 0;
         }
@@ -316,7 +337,7 @@ impl Planner {
         let current = self.keeper_mut().directs.asked();
         let mut begun = 0;
         while begun < REQUESTS_PER_ROUND {
-            let Some((client, job)) = self.queue.next(|_| true) else { break };
+            let Some((client, job)) = self.queue.next(|job| !job.is_about_groups()) else { break };
             self.queue.charge(client, job.job.units());
             self.begin(client, job, now);
             begun += 1;
@@ -329,6 +350,7 @@ impl Planner {
         let has_released = self.keeper_mut().releases == 0;
         if self.evict_next() == 0 && has_released {
             self.place_directs(current, now);
+            self.serve_groups(now);
             // Also if placements never cease. The plans do not touch what is being placed.
             if self.is_cycle_due(now) {
                 self.run_cycle(now);
@@ -372,8 +394,14 @@ impl Planner {
         let has_directs = keeper.releases == 0 && keeper.directs.has_asked()
             || keeper.directs.has_answers()
             || keeper.directs.waits.has_cancelled();
+        let has_groups = || keeper.releases == 0 && self.has_groups_left();
         self.flights.is_empty()
-            && (has_directs || has_requests || !keeper.evictions.is_empty() || has_ending || has_ended())
+            && (has_directs
+                || has_requests
+                || !keeper.evictions.is_empty()
+                || has_ending
+                || has_ended()
+                || has_groups())
     }
 
     /// Returns whether the keeper of jobs waits for answers, or has requests.

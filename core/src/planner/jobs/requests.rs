@@ -6,8 +6,8 @@ use super::{Ended, Keeper};
 use crate::group::PlanReply;
 use crate::ids::TenantId;
 use crate::jobs::{
-    JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueError,
-    QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
+    JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest,
+    QueueContents, QueueError, QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
 };
 use crate::limits::{DOMAIN_BYTES_PER_PAGE_MAX, JOBS_MAX, QUEUES_MAX, USERS_LOOKED_AT_MAX};
 use crate::planner::queue::PortClient;
@@ -31,11 +31,13 @@ impl Planner {
             }
             return;
         }
+        let groups =
+            if let JobsRequest::RemoveQueue(name) = &request { self.uncharged_groups(name) } else { 0 };
         let keeper = self.keeper_mut();
         let mut ended = Ended::default();
         let answer = match request {
             JobsRequest::SetQueue { spec, parent } => keeper.set_queue(*spec, parent, now),
-            JobsRequest::RemoveQueue(name) => keeper.remove_queue(&name),
+            JobsRequest::RemoveQueue(name) => keeper.remove_queue(&name, groups),
             JobsRequest::ListQueues { tenant, after, limit } => {
                 Ok(JobsReply::Queues(keeper.list_queues(tenant, after.as_deref(), limit, now)))
             }
@@ -99,8 +101,13 @@ impl Keeper {
         Ok(JobsReply::Done(JobsDone::QueueSet))
     }
 
-    fn remove_queue(&mut self, name: &Arc<str>) -> Answer {
+    /// Removes a queue. `groups` are those in it without a placed bundle.
+    fn remove_queue(&mut self, name: &Arc<str>, groups: usize) -> Answer {
         let id = self.jobs().queue_named(name).ok_or_else(|| QueueError::Unknown(Arc::clone(name)))?;
+        if groups > 0 {
+            let has = QueueContents { groups, ..self.jobs().queue(id).contents() };
+            return Err(QueueError::InUse { queue: Arc::clone(name), has }.into());
+        }
         // Ended jobs do not keep a queue from being removed.
         let jobs: Vec<JobId> = self.jobs().queue(id).jobs().collect();
         let all_ended = jobs.iter().all(|&job| self.jobs().job(job).has_ended());

@@ -42,8 +42,12 @@ pub(crate) struct Journaled {
 
 impl Journaled {
     pub(crate) fn new(shards: u16, cycle: CycleConfig) -> Self {
-        let config = EngineConfig { journal: true, ..jobs_config(shards, cycle) };
-        let mut engine = open_with(StoreState::create(8), &config);
+        Self::with(&EngineConfig { journal: true, ..jobs_config(shards, cycle) })
+    }
+
+    /// As [`new`](Self::new), with these settings.
+    pub(crate) fn with(config: &EngineConfig) -> Self {
+        let mut engine = open_with(StoreState::create(8), config);
         let feed = engine.journal.take().expect("the engine has a journal");
         set_queue(&mut engine, QueueSpec::new("all"));
         Self { engine, feed, units: Vec::new() }
@@ -196,10 +200,18 @@ pub(crate) fn check_jobs(engine: &mut Engine) {
         .filter(|(_, bundle)| of_jobs(bundle.group))
         .map(|(id, bundle)| (id, bundle.group.number, bundle.index))
         .collect();
+    // What queues are charged for bundles of groups is what the books have of these, also of groups that are gone.
+    let bundles = state.partitions.iter().flat_map(|partition| &partition.bundles);
+    let in_queues = bundles.filter(|record| record.bundle.group.is_in_queue());
+    let in_queues: BTreeSet<AllocationId> = in_queues.map(|record| record.allocation).collect();
     let jobs = jobs_of(engine);
+    let charges = jobs.jobs().filter(|(id, _)| id.is_charge());
+    let charged: Vec<Option<AllocationId>> = charges.map(|(_, job)| job.tasks()[0].allocation).collect();
+    assert_eq!(charged.len(), in_queues.len(), "each bundle is charged once: {charged:?}");
+    assert_eq!(charged.into_iter().flatten().collect::<BTreeSet<_>>(), in_queues, "charges and books differ");
     jobs.check().expect("the sums are those of the tasks");
     let mut known = BTreeSet::new();
-    for (id, job) in jobs.jobs() {
+    for (id, job) in jobs.jobs().filter(|(id, _)| !id.is_charge()) {
         for (index, task) in (0..).zip(job.tasks()) {
             known.extend(task.allocation.map(|allocation| (allocation, id.0, index)));
         }
@@ -222,6 +234,8 @@ pub(crate) fn export_all(engine: &mut Engine) -> StoreState {
     let mut state = export(engine);
     let jobs = engine.planners.iter().find_map(|planner| planner.planner().export_jobs());
     state.jobs = jobs.expect("somebody keeps jobs");
+    state.groups = engine.planners.iter().flat_map(|planner| planner.planner().export()).collect();
+    state.groups.sort_by_key(|group| group.id);
     state
 }
 

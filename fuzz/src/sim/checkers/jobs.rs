@@ -37,6 +37,13 @@ pub(super) fn allocated(facts: &[Facts]) -> impl Iterator<Item = (AllocationId, 
     bundles.map(|record| (record.allocation, record.bundle)).filter(move |(_, bundle)| of_job(bundle))
 }
 
+/// Returns the allocations of groups in queues with their bundles.
+pub(super) fn in_queues(facts: &[Facts]) -> impl Iterator<Item = (AllocationId, BundleId)> {
+    let partitions = facts.iter().flat_map(|facts| &facts.partitions);
+    let bundles = partitions.flat_map(|partition| &partition.bundles);
+    bundles.map(|record| (record.allocation, record.bundle)).filter(|(_, bundle)| bundle.group.is_in_queue())
+}
+
 /// Checks that no task has two allocations.
 ///
 /// # Errors
@@ -61,7 +68,14 @@ pub fn tasks_are_in_the_books(jobs: &Jobs, facts: &[Facts]) -> Verdict {
         .chain(claimed.filter(|(_, bundle)| JobId::of_group(bundle.group).is_some()))
         .map(|(id, bundle)| (id, bundle.group.number, bundle.index))
         .collect();
-    let of_tasks = jobs.jobs().flat_map(|(id, job)| {
+    let (charges, tasks): (Vec<_>, Vec<_>) = jobs.jobs().partition(|(id, _)| id.is_charge());
+    let charged = charges.into_iter().filter_map(|(_, job)| job.tasks()[0].allocation);
+    let charged: BTreeSet<AllocationId> = charged.collect();
+    let bundles: BTreeSet<AllocationId> = in_queues(facts).map(|(id, _)| id).collect();
+    ensure(charged == bundles, || {
+        format!("queues are charged for {charged:?}, and bundles have {bundles:?}")
+    })?;
+    let of_tasks = tasks.into_iter().flat_map(|(id, job)| {
         let tasks = (0..).zip(job.tasks());
         tasks.filter_map(move |(index, task)| Some((task.allocation?, id.0, index))).collect::<Vec<_>>()
     });

@@ -8,7 +8,7 @@ use wharf_core::jobs::{JobId, Jobs};
 use wharf_core::resource::Demand;
 use wharf_net::protocol::{ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO, Reason};
 
-use super::jobs::allocated;
+use super::jobs::{allocated, in_queues};
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
 
@@ -98,6 +98,9 @@ pub const QUEUES: [QueueOfSim; 5] = [
     },
 ];
 
+/// The queue to which all groups are charged that are in one.
+pub const QUEUE_OF_GROUPS: &str = "capped";
+
 /// Returns the queues with jobs and direct placements.
 pub fn leaves() -> impl Iterator<Item = &'static QueueOfSim> {
     QUEUES.iter().filter(|queue| queue.is_leaf)
@@ -162,10 +165,13 @@ fn charge(
     with_claims: bool,
     queue_of: impl Fn(JobId) -> Option<&'static str>,
 ) -> Verdict {
-    let bundles: BTreeMap<AllocationId, BundleId> = allocated(facts).collect();
+    let bundles: BTreeMap<AllocationId, BundleId> = allocated(facts).chain(in_queues(facts)).collect();
     let mut charge_one = |id: AllocationId, bundle: BundleId, demand: &Demand| {
-        let Some(job) = JobId::of_group(bundle.group) else { return Ok(()) };
-        let name = queue_of(job).ok_or_else(|| format!("job {job} has {id}, and no queue"))?;
+        let name = match JobId::of_group(bundle.group) {
+            Some(job) => queue_of(job).ok_or_else(|| format!("job {job} has {id}, and no queue"))?,
+            None if bundle.group.is_in_queue() => QUEUE_OF_GROUPS,
+            None => return Ok(()),
+        };
         for queue in chain(name) {
             sums.entry(queue.name).or_default().add(demand);
         }

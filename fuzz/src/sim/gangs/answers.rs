@@ -96,6 +96,17 @@ impl Gangs {
             (Asked::Create(spec, taken_back), PlanReply::Group(Err(NoGroup::Refused(refusal)))) => {
                 refused(&spec, taken_back, &refusal, &round)
             }
+            // At rest, queues are charged for what is in the books, so room in a cap is not forgotten.
+            (Asked::Create(spec, _), PlanReply::Group(Err(NoGroup::NotCharged(_))))
+                if spec.queue.is_some() =>
+            {
+                Ok(())
+            }
+            (Asked::Grow(group, ..), PlanReply::Group(Err(NoGroup::NotCharged(_))))
+                if group.is_in_queue() =>
+            {
+                Ok(())
+            }
             (
                 Asked::Create(_, true) | Asked::Grow(_, _, Waits::NoMore),
                 PlanReply::Group(Err(NoGroup::Cancelled)),

@@ -22,6 +22,7 @@ use wharf_core::time::Time;
 
 use super::checkers::groups::placed;
 use super::checkers::promises::Promise;
+use super::checkers::queues::QUEUE_OF_GROUPS;
 use super::checkers::rules::{Requests, Round};
 use super::choices::Choices;
 use super::facts::Facts;
@@ -254,7 +255,11 @@ impl Gangs {
         let known: Vec<GroupId> = self.groups.keys().copied().collect();
         let create = known.is_empty() || (known.len() < GROUPS_MAX && choices.below(3) == 0);
         if create && choices.below(4) != 0 {
-            let spec = Arc::new(asks::spec(choices, now));
+            let mut spec = asks::spec(choices, now);
+            if self.port.keeps_jobs() && choices.one_in(3) {
+                spec.queue = Some(QUEUE_OF_GROUPS.into());
+            }
+            let spec = Arc::new(spec);
             return self.plan(Asked::Create(Arc::clone(&spec), false), PlanJob::CreateGroup(spec), now);
         }
         match choices.below(16) {

@@ -57,13 +57,6 @@ impl World<'_> {
         let is_quiet = !planner.is_committing();
         if moved > 0 || after > before {
             let number = u16::try_from(at).expect("few planners");
-            if planner.keeps_jobs() {
-                self.trace.line(format_args!(
-                    "the keeper of jobs moves {moved}, makes {} statements",
-                    after - before
-                ));
-                return Ok(moved + plans);
-            }
             let facts = self.facts_of_views(planner.view_sequences());
             let round = Arc::new(Round { planner: number, now: self.now, facts, is_quiet });
             let id =
@@ -71,7 +64,8 @@ impl World<'_> {
             // Not their count: a refused statement has a number too.
             self.rules.planned((last + 1..=last_now).map(id), &round);
             self.gangs.collect(self.now, Some(&round));
-            self.trace.line(format_args!("planner {at} moves {moved}, makes {} statements", after - before));
+            let name = if keeps_jobs { "the keeper of jobs".to_owned() } else { format!("planner {at}") };
+            self.trace.line(format_args!("{name} moves {moved}, makes {} statements", after - before));
         } else {
             self.planners[at].fall_asleep();
         }
@@ -185,8 +179,10 @@ impl World<'_> {
             of_sessions.map(|group| (group.id, view_of(group))).collect();
         for view in self.gangs.views().chain(of_sessions.values()) {
             named("groups_are_in_the_books", groups_are_in_the_books(view, &self.facts, &excused))?;
-            // A bundle whose search was given up may fit.
-            if !self.planners.iter().any(|planner| planner.planner().work().given_up > 0) {
+            // A bundle whose search was given up may fit, and so may one that its queue does not allow.
+            if !view.id.is_in_queue()
+                && !self.planners.iter().any(|planner| planner.planner().work().given_up > 0)
+            {
                 named("no_bundle_waits_that_would_fit", no_bundle_waits_that_would_fit(view, &self.facts))?;
             }
         }

@@ -47,6 +47,7 @@ impl ConnectionService {
         let &ExplainWaitRequest { session, sequence, group, bundle } = request;
         match (session, group) {
             (None, Some(id)) if sequence == 0 => {
+                self.check_kept(id.into())?;
                 let of = WaitSubject::Group { id: id.into(), bundle };
                 Ok(PlanJob::Explain(Box::new(ExplainWait { tenant, of })))
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::group::{NoGroup, PlanJob, PlanReply};
-use wharf_core::ids::TenantId;
+use wharf_core::ids::{GroupId, TenantId};
 use wharf_core::limits::{GROUP_BUNDLES_MAX, PLANNERS_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortRequest, WaitEnd};
@@ -17,8 +17,9 @@ use super::questions::Asker;
 use super::{ConnectionKey, ConnectionService, Stalled, stopped};
 use crate::codec::{decode_body, encode_body};
 use crate::convert::{
-    PlacementDefaults, bundles, group_kinds_to_learn, group_reply, group_spec, groups_page, page_limit,
-    removed_group, statement, statement_reply, wait_reply, wait_until,
+    PlacementDefaults, bundles, check_keeps_queues, check_no_queue, fill_queue, group_kinds_to_learn,
+    group_reply, group_spec, groups_page, page_limit, removed_group, statement, statement_reply, wait_reply,
+    wait_until,
 };
 use crate::limits::WAITING_GROUPS_MAX;
 use crate::protocol::{
@@ -99,11 +100,6 @@ impl ConnectionService {
             );
             return Err(Fault::new(Reason::NotServed, message));
         }
-        if matches!(kind, Kind::CreateGroup | Kind::GrowGroup) {
-            let remedy =
-                "submit a job, which may be a gang (`min_member`), or let an administrator end the binding";
-            self.connections[asker.connection].rights.check_unbound(kind, remedy)?;
-        }
         match kind {
             Kind::CreateGroup => {
                 let request: CreateGroupRequest = self.read_scoped(asker, asked)?;
@@ -116,7 +112,8 @@ impl ConnectionService {
                 self.handle_place_into(asked.timed(asker), request);
             }
             Kind::GrowGroup => {
-                let request = self.read_scoped(asker, asked)?;
+                let request: GrowGroupRequest = self.read_scoped(asker, asked)?;
+                self.check_growth(asker, &request)?;
                 self.grow_group(asked.timed(asker), request, None);
             }
             Kind::SubmitStatement => {
@@ -125,6 +122,7 @@ impl ConnectionService {
             }
             Kind::ShrinkGroup => {
                 let ShrinkGroupRequest { group, bundles } = self.read_scoped(asker, asked)?;
+                self.check_kept(group.into())?;
                 self.submit_plan(
                     asked.timed(asker),
                     Parts::Plan(0),
@@ -133,10 +131,12 @@ impl ConnectionService {
             }
             Kind::RemoveGroup => {
                 let RemoveGroupRequest { group } = self.read_scoped(asker, asked)?;
+                self.check_kept(group.into())?;
                 self.submit_plan(asked.timed(asker), Parts::Plan(0), PlanJob::RemoveGroup(group.into()));
             }
             Kind::GroupStatus => {
                 let GroupStatusRequest { group } = self.read_scoped(asker, asked)?;
+                self.check_kept(group.into())?;
                 self.submit_plan(asked.timed(asker), Parts::Plan(0), PlanJob::GroupStatus(group.into()));
             }
             Kind::ListGroups => {
@@ -152,6 +152,31 @@ impl ConnectionService {
         Ok(())
     }
 
+    /// Checks that somebody keeps a group: the keeper of jobs has those in queues.
+    pub(super) fn check_kept(&self, group: GroupId) -> Result<(), Fault> {
+        if self.port.keeps_jobs() || !group.is_in_queue() {
+            return Ok(());
+        }
+        let message = format!(
+            "group {group} is charged to a queue, and this service keeps no queues: let an administrator set \
+             `jobs.enabled` to true"
+        );
+        Err(Fault::of_field(Reason::NotServed, "group", message))
+    }
+
+    /// Checks that a group may grow: nothing that a bound tenant gets is charged to no queue.
+    fn check_growth(&self, asker: Asker, request: &GrowGroupRequest) -> Result<(), Fault> {
+        let group = GroupId::from(request.group);
+        self.check_kept(group)?;
+        check_no_queue(&request.bundles)?;
+        if group.is_in_queue() {
+            return Ok(());
+        }
+        let remedy =
+            "create another group, which is charged to the queue, or let an administrator end the binding";
+        self.connections[asker.connection].rights.check_unbound(asker.kind, remedy)
+    }
+
     fn handle_statement(&mut self, asker: Asker, request: StatementRequest) {
         let size = request.operations.len();
         match statement(request, self.port.catalog()) {
@@ -162,7 +187,10 @@ impl ConnectionService {
         }
     }
 
-    fn handle_create(&mut self, asker: Asker, request: CreateGroupRequest) {
+    fn handle_create(&mut self, asker: Asker, mut request: CreateGroupRequest) {
+        if let Some(of) = self.connections[asker.connection].rights.bound() {
+            fill_queue(&mut request.bundles, &of.queue);
+        }
         if request.mode != MODE_WAIT_UNTIL {
             return self.create_group(asker, request, None);
         }
@@ -179,7 +207,16 @@ impl ConnectionService {
         let defaults = self.placement_defaults(asker.connection);
         let wait = may_wait(request.mode, &request, resumed);
         match group_spec(request, self.port.catalog(), defaults) {
-            Ok(spec) => self.submit_group(asker, PlanJob::CreateGroup(spec.into()), wait),
+            Ok(mut spec) => {
+                let bound = self.connections[asker.connection].rights.bound().cloned();
+                if spec.queue.is_some()
+                    && let Err(fault) = check_keeps_queues(self.port.keeps_jobs(), bound.as_deref())
+                {
+                    return self.answer(asker, &GroupReply::from(fault), asker.started);
+                }
+                spec.bound = bound.filter(|_| spec.queue.is_some());
+                self.submit_group(asker, PlanJob::CreateGroup(spec.into()), wait);
+            }
             Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }

@@ -105,7 +105,7 @@ impl ConnectionService {
 
     /// Shows a group as it is now. Nobody was told of it before.
     fn show_group(&mut self, asker: Asker, group: GroupId) {
-        if self.port.planner_count() == 0 {
+        if self.port.planner_count() == 0 || self.check_kept(group).is_err() {
             let body = GroupBody { id: group.into(), state: GROUP_NOT_SHOWN, ..GroupBody::default() };
             let reply = GroupReply { group: Some(body), ..GroupReply::default() };
             return self.answer(asker, &reply, asker.started);

@@ -1,0 +1,220 @@
+//! Groups in queues. The keeper of jobs has them, because it has the sums of queues.
+//!
+//! They are groups like others: planned on replicas, committed as statements, and tried again when something may have
+//! changed. Before that, their queue is asked what it can be charged for. Bundles are charged in their order. One that a cap
+//! does not allow is passed over: it is placed later, if the others are as many as the group needs. Otherwise, nothing is
+//! searched for, and the group waits until some cap may allow more, or is refused.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::Planner;
+use super::draft::Draft;
+use super::group::Group;
+use super::jobs::{Charge, Keeper};
+use super::life::OnGrowth;
+use super::pending::may_wait;
+use crate::group::{GroupSpec, NoGroup, PlanJob, StatementReport};
+use crate::ids::{AllocationId, GroupId, NodeId, TenantId};
+use crate::jobs::{NotCharged, QueueId};
+use crate::limits::GROWTH_GROUPS_PER_ROUND;
+use crate::replica::Replica;
+use crate::statement::Granted;
+use crate::time::Time;
+
+/// The groups that wait for what their queues cannot be charged for.
+#[derive(Debug, Default)]
+pub(super) struct Capped {
+    groups: BTreeSet<GroupId>,
+    /// Those that may be allowed more, and were not looked at since.
+    again: VecDeque<GroupId>,
+    /// The number of changes of queues and jobs when all were last to be looked at.
+    seen: u64,
+}
+
+impl Capped {
+    /// Forgets a group that is tried, or is gone.
+    pub(super) fn remove(&mut self, id: GroupId) {
+        self.groups.remove(&id);
+    }
+
+    /// Returns whether a group waits for what its queue cannot be charged for.
+    pub(super) fn has(&self, id: GroupId) -> bool {
+        self.groups.contains(&id)
+    }
+
+    /// Returns whether some are to be looked at.
+    pub(super) fn has_some_left(&self) -> bool {
+        !self.again.is_empty()
+    }
+}
+
+impl Planner {
+    /// Returns whether the keeper of jobs must follow the views for groups of its own: there are some, or one is asked for.
+    pub(super) fn keeps_groups(&self) -> bool {
+        self.keeps_jobs() && (!self.groups.is_empty() || self.queue.has_ready(PlanJob::creates_group))
+    }
+
+    /// Returns whether the keeper of jobs can go on with groups.
+    pub(super) fn has_groups_left(&self) -> bool {
+        self.has_group_work() || self.keeps_groups() && self.replicas.copies.iter().any(Replica::has_ended)
+    }
+
+    /// Returns whether groups can be served now. The keeper of jobs does that when nothing of its own is in flight.
+    pub(super) fn may_serve_groups(&self) -> bool {
+        self.keeper.as_ref().is_none_or(|keeper| self.flights.is_empty() && !keeper.is_releasing())
+    }
+
+    /// Checks that a new group, or one that grows, may be charged to its queue, if it is in one.
+    pub(super) fn check_queue(&self, spec: &GroupSpec, tenant: TenantId) -> Result<(), NotCharged> {
+        let Some(name) = &spec.queue else { return Ok(()) };
+        let jobs = self.jobs().expect("only the keeper of jobs has groups in queues");
+        jobs.check_binding(name, spec.bound.as_ref()).map_err(NotCharged::Binding)?;
+        jobs.chargeable(name, tenant).map(drop)
+    }
+
+    /// Finds out for which bundles of a group its queue can be charged. The others are passed over. Those on lost nodes are
+    /// charged already.
+    ///
+    /// # Errors
+    /// They are fewer than it needs at once.
+    pub(super) fn afford(&mut self, id: GroupId) -> Result<(), NotCharged> {
+        let group = &self.groups[&id];
+        let Some(name) = &group.spec.queue else { return Ok(()) };
+        let queue = self.charged_queue(name)?;
+        let keeper = self.keeper.as_deref().expect("only the keeper of jobs has groups in queues");
+        let mut budget = keeper.budget(queue);
+        let mut passed_over = BTreeSet::new();
+        let mut refused = None;
+        let mut affordable = 0;
+        for bundle in group.open() {
+            let is_charged = bundle.lost.is_some_and(|lost| keeper.charge_of(lost).is_some());
+            match if is_charged { Ok(()) } else { budget.take(&bundle.request) } {
+                Ok(()) => affordable += 1,
+                Err(reason) => {
+                    refused = refused.or(Some(reason));
+                    passed_over.insert(bundle.index);
+                }
+            }
+        }
+        let is_growth = group.grows_from().is_some();
+        let least = if is_growth { affordable + passed_over.len() } else { group.missing().max(1) };
+        self.replicas.meter.charge((affordable + passed_over.len()) as u64);
+        self.groups.get_mut(&id).expect("just seen").passed_over = passed_over;
+        refused.filter(|_| affordable < least).map_or(Ok(()), Err)
+    }
+
+    fn charged_queue(&self, name: &Arc<str>) -> Result<QueueId, NotCharged> {
+        self.jobs().expect("only the keeper of jobs has groups in queues").charged_queue(name)
+    }
+
+    /// Handles a group whose queue cannot be charged for what it needs: it waits or is refused.
+    pub(super) fn judge_refused(&mut self, id: GroupId, refused: NotCharged, now: Time) {
+        let group = &self.groups[&id];
+        let is_cap = matches!(refused, NotCharged::Cap { .. });
+        let waits = group.job.as_ref().is_none_or(|job| {
+            // Only what caps forbid may be allowed later.
+            is_cap && job.until.is_some_and(|until| until > now) && may_wait(group)
+        });
+        if waits {
+            self.capped.groups.insert(id);
+            self.wait(id, true, OnGrowth::WaitOn);
+        } else {
+            self.give_up(id, NoGroup::NotCharged(Box::new(refused)), now);
+        }
+    }
+
+    /// Lets groups be tried again whose queues may be charged for more since something has changed, some in each round.
+    pub(super) fn look_at_caps(&mut self) {
+        let Some(jobs) = self.keeper.as_deref().map(Keeper::changes) else { return };
+        let Capped { groups, again, seen } = &mut self.capped;
+        if again.is_empty() && *seen != jobs && !groups.is_empty() {
+            *seen = jobs;
+            let mut all: Vec<_> = groups.iter().map(|id| self.groups[id].turn()).collect();
+            all.sort_unstable();
+            again.extend(all.into_iter().map(|(.., id)| id));
+        }
+        for _ in 0..GROWTH_GROUPS_PER_ROUND {
+            let Some(id) = self.capped.again.pop_front() else { break };
+            if self.capped.has(id) && self.may_afford_more(id) {
+                self.stir(id);
+            }
+        }
+    }
+
+    /// Returns whether the queue of a group can be charged for some bundle that is not placed.
+    fn may_afford_more(&self, id: GroupId) -> bool {
+        let group = &self.groups[&id];
+        let keeper = self.keeper.as_deref().expect("only the keeper of jobs has groups in queues");
+        let queue = group.spec.queue.as_ref().and_then(|name| self.charged_queue(name).ok());
+        let Some(mut budget) = queue.map(|queue| keeper.budget(queue)) else { return false };
+        group.open().any(|bundle| bundle.lost.is_none() && budget.take(&bundle.request).is_ok())
+    }
+
+    /// Charges the queue of a group for the bundles of a plan. Nothing, if it is in no queue.
+    ///
+    /// # Errors
+    /// The reason why it cannot be charged. Nothing has changed.
+    pub(super) fn charge_plan(
+        &mut self,
+        id: GroupId,
+        plan: &Draft,
+        now: Time,
+    ) -> Result<Vec<Charge>, NotCharged> {
+        let Some(name) = self.groups[&id].spec.queue.clone() else { return Ok(Vec::new()) };
+        let queue = self.charged_queue(&name)?;
+        let group = &self.groups[&id];
+        let keeper = self.keeper.as_deref_mut().expect("only the keeper of jobs has groups in queues");
+        let mut charges = Vec::with_capacity(plan.len());
+        for taken in plan {
+            let bundle = group.bundle(taken.bundle).expect("a plan is for bundles of the group");
+            let known = bundle.lost.and_then(|lost| keeper.charge_of(lost));
+            let charge = known.map_or_else(
+                || {
+                    keeper.budget(queue).take(&bundle.request)?;
+                    keeper.charge(queue, &bundle.request, taken.node, now)
+                },
+                Ok,
+            );
+            match charge {
+                Ok(charge) => charges.push(charge),
+                Err(refused) => {
+                    charges.into_iter().for_each(|charge| keeper.give_back(charge, now));
+                    return Err(refused);
+                }
+            }
+        }
+        Ok(charges)
+    }
+
+    /// Notes what was granted of the bundles that were charged, and gives back the rest. The first `ended` operations of
+    /// their statement are evictions.
+    pub(super) fn charges_concluded(
+        &mut self,
+        charges: Vec<Charge>,
+        ended: usize,
+        concluded: &StatementReport,
+        now: Time,
+    ) {
+        let Some(keeper) = self.keeper.as_deref_mut() else { return };
+        let mut granted: Vec<Option<(NodeId, AllocationId)>> = vec![None; charges.len()];
+        for (operation, of) in concluded.applied.iter().flat_map(|applied| &applied.granted) {
+            if let Granted::Allocated(placement) = of {
+                granted[usize::from(*operation) - ended] = Some((placement.node, placement.allocation));
+            }
+        }
+        for (charge, granted) in charges.into_iter().zip(granted) {
+            match granted {
+                Some((node, allocation)) => keeper.charged(charge, node, allocation, now),
+                None => keeper.give_back(charge, now),
+            }
+        }
+    }
+
+    /// Returns the groups that are in a queue, or wait to be, and have no bundle that is charged.
+    pub(super) fn uncharged_groups(&self, queue: &str) -> usize {
+        let is_in = |group: &&Group| group.spec.queue.as_deref() == Some(queue);
+        let has_none = |group: &&Group| group.placed() == 0;
+        self.groups.values().filter(is_in).filter(has_none).count()
+    }
+}

@@ -12,6 +12,7 @@ the bytes of its frame to those of its reply.
     cache lines   distinct lines of 64 bytes that are read or written. The simulated cache is empty when a request begins
                   (see bench-harness/src/rpc/cold.rs), so each line misses once. Two new lines at once, where a value lies
                   across both, are counted as one. Lines of the stack are not counted.
+    allocations   calls that take memory from the allocator, or ask it for more.
     messages      commands that shards took. Each has one answer.
 
 Fails if a figure is not within the tolerance of placement.txt, or if it grows with the number of shards. `--update` writes
@@ -42,11 +43,15 @@ FIGURES = {
     "instructions": ("instructions", 3.0, 5.0),
     "atomics": ("atomics", 3.0, 3.0),
     "lines": ("cache lines", 5.0, 5.0),
+    "allocations": ("allocations", 1.0, 1.0),
     "commands": ("commands", 1.0, 1.0),
 }
 
 # An instruction that is atomic for other processors: `xchg` between registers is not.
 ATOMIC = re.compile(r"^\s*([0-9a-f]+):\t(?:\S+\s)*?(?:lock\b|mfence\b|xchg\w*\s[^#]*\()")
+
+# A function that takes memory from the allocator. All calls go through these.
+ALLOCATES = re.compile(r"__rust_(?:alloc|alloc_zeroed|realloc)$")
 
 
 class Wrong(Exception):
@@ -88,6 +93,17 @@ def read_costs(path):
     return events, costs
 
 
+def calls_of(of_object, functions):
+    """Returns how often functions whose names match were called: so often, the first instruction of each was executed. The
+    counts of calls in the file are of the whole run.
+    """
+    first = {}
+    for (address, function), cost in of_object.items():
+        if functions.search(function) and (function not in first or address < first[function][0]):
+            first[function] = (address, cost[0])
+    return sum(executed for _, executed in first.values())
+
+
 def count(program, shards, scratch):
     """Returns the figures per placement over a number of shards, and the atomics by function."""
     out = f"{scratch}/callgrind.{shards}"
@@ -102,9 +118,10 @@ def count(program, shards, scratch):
     if int(refused) > 0:
         raise Wrong(f"{refused} placements were refused over {shards} shards: give more nodes")
     events, costs = read_costs(out)
-    sums, sites = dict.fromkeys(events, 0), {}
+    sums, sites, allocations = dict.fromkeys(events, 0), {}, 0
     for path, of_object in costs.items():
         atomics = atomics_of(path) if pathlib.Path(path).is_file() else set()
+        allocations += calls_of(of_object, ALLOCATES)
         for (address, function), cost in of_object.items():
             for event, number in zip(events, cost):
                 sums[event] += number
@@ -115,6 +132,7 @@ def count(program, shards, scratch):
         "instructions": sums["Ir"] / requests,
         "atomics": sum(sites.values()) / requests,
         "lines": (sums["D1mr"] + sums["D1mw"]) / requests,
+        "allocations": allocations / requests,
         "commands": int(commands) / requests,
     }
     return source, figures, {name: number / requests for name, number in sites.items()}
@@ -158,7 +176,8 @@ def write_page(source, counted):
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
-    rows = ["| shards | " + " | ".join(unit for unit, _, _ in FIGURES.values()) + " |\n", "|---" * 5 + "|\n"]
+    units = [unit for unit, _, _ in FIGURES.values()]
+    rows = [f"| shards | {' | '.join(units)} |\n", "|---" * (1 + len(units)) + "|\n"]
     for shards, figures in counted.items():
         cells = [f"{figures[name]:,.{0 if name == 'instructions' else 1}f}" for name in FIGURES]
         rows.append(f"| {shards} | " + " | ".join(cells) + " |\n")

@@ -38,8 +38,8 @@ pub(super) struct DemoArgs {
 impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let Self { nodes, requests, in_flight, seed, shards, policy, durability } = self;
-        let durability =
-            MODES.into_iter().find(|mode| mode.name == durability).expect("clap knows the names");
+        let durability = MODES.into_iter().find(|mode| mode.name == durability);
+        let durability = durability.context("the parser knows the modes")?;
         let mut bar = progress(requests, "requests");
         let options = DemoOptions { nodes, requests, in_flight, seed, shards, policy, durability };
         let demo = run(options, bar.as_mut())?;

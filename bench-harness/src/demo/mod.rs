@@ -46,6 +46,7 @@ impl Default for DemoOptions {
             seed: 1,
             shards: None,
             policy: Policy::default(),
+            durability: Mode::SYNC,
         }
     }
 }

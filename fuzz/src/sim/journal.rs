@@ -96,6 +96,8 @@ pub(super) struct Journal {
     pub(super) books: Books,
     /// The number of checkpoints that were completed.
     pub(super) checkpoints: u64,
+    /// Once there was no room on the disk. Replies that only look may then have shown what is not durable.
+    pub(super) was_full: bool,
     /// The number of units that were durable after the last turn that wrote, and after the one before it, if there were two.
     last_turn: Option<u64>,
     durable_before: Option<u64>,
@@ -159,6 +161,7 @@ impl Journal {
             port: of_port,
             books,
             checkpoints: 0,
+            was_full: false,
             last_turn: None,
             durable_before: None,
             durable_after: Vec::new(),
@@ -211,6 +214,7 @@ impl Journal {
         let from = self.disk.count();
         let dropped = self.dropped();
         let turn = self.loops.journal.turn()?;
+        self.was_full |= turn == JournalTurn::Full;
         if turn == JournalTurn::Written {
             if self.dropped() > dropped {
                 self.note_span(Stage::Trim, from);

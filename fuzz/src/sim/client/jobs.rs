@@ -327,6 +327,14 @@ impl Client {
         }
     }
 
+    /// Forgets what it was told of how jobs are: it may have been shown what was not durable.
+    pub(in crate::sim) fn forget_statuses(&mut self) {
+        for job in self.jobs.values_mut() {
+            let max_retry = job.told.max_retry;
+            job.told = Told { max_retry, ..Told::default() };
+        }
+    }
+
     pub(super) fn handle_job_cancelled(&mut self, frame: &FrameRef<'_>, job: u64) -> Verdict {
         let (reply, _) = decode_body::<JobReply>(frame.payload).map_err(|error| error.to_string())?;
         done(reply.reason, &reply)?;

@@ -239,10 +239,14 @@ impl World<'_> {
             }
         }
         let allowed = now.books;
+        let was_full = journal.was_full;
         let life = journal.end(&self.server.replies);
         self.lives.iter_mut().zip(life).for_each(|(lives, life)| lives.push(life));
         let unanswered: Vec<PlacementRequest> = self.server.unanswered().cloned().collect();
         self.last_replies()?;
+        if was_full {
+            self.clients.iter_mut().for_each(Client::forget_statuses);
+        }
         let opened = self.start_again(&StoreState::create(PARTITIONS));
         let (opened, state) = opened.map_err(what_no_crash_leaves)?;
         named("a_crash_leaves_no_half", a_crash_leaves_no_half(&state, &allowed))?;

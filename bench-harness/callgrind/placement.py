@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what one placement takes over 2, 8 and 64 shards: instructions, atomics, cache lines and messages.
+"""Counts what one placement takes over 2, 8 and 64 shards: instructions, atomics, cache lines, allocations and messages.
 
     placement.py PROGRAM [--update | --page | --sites]
 

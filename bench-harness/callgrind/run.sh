@@ -12,7 +12,7 @@
 # fails, so that an improvement is recorded in the baseline. `--misses` also prints misses of simulated caches (32 KB and
 # 1 MB).
 #
-# Then placement.py counts the instructions, atomics, cache lines and messages of a whole placement. `--page` only does
+# Then placement.py counts the instructions, atomics, cache lines, allocations and messages of a placement. `--page` only does
 # that, and writes its baseline and the table in docs/decisions/shards.md.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

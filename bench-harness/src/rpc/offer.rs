@@ -74,8 +74,8 @@ pub(super) struct Outcomes {
 impl Outcomes {
     pub(super) fn new() -> Self {
         let Segment { latency, .. } = Segment::empty();
-        let (elapsed, shard_seconds) = (Duration::ZERO, 0.0);
-        Self { offered: 0, good: 0, late: 0, shed: 0, elapsed, shard_seconds, latency }
+        let elapsed = Duration::ZERO;
+        Self { offered: 0, good: 0, late: 0, shed: 0, elapsed, shard_seconds: 0.0, latency }
     }
 
     /// Returns the outcomes of a load without deadlines.

@@ -122,7 +122,8 @@ impl GroupSpec {
         let wait_until = None;
         let priority = 0;
         let conflict_detection = ConflictDetection::Fine;
-        let (queue, bound) = (None, None);
+        let queue = None;
+        let bound = None;
         Self {
             bundles,
             strategy,

@@ -244,7 +244,8 @@ impl Planner {
     fn commit_ticket(&mut self) {
         self.ticket_moved = false;
         let ticket = self.ticket.as_ref().expect("a ticket is served");
-        let (id, plan) = (ticket.group, ticket.plan.clone());
+        let id = ticket.group;
+        let plan = ticket.plan.clone();
         // What its queue allowed when the nodes were chosen may be charged to others since.
         let Ok(charges) = self.charge_plan(id, &plan, self.now) else { return self.end_ticket() };
         let ticket = self.ticket.as_mut().expect("a ticket is served");

@@ -177,7 +177,7 @@ fn a_cap_holds_for_jobs_placements_and_groups_together() {
     check_jobs(&mut engine);
     ask(&mut engine, PortRequest::Release(direct.allocation));
     wait(&mut engine);
-    // Whoever came first has it: both waited.
+    // The one that came first has it: both waited.
     assert_eq!(used(&engine, "small").0, 10);
     check_jobs(&mut engine);
     cancel(&mut engine, job, 0);
@@ -433,7 +433,8 @@ fn a_crowd_of_all_kinds_gets_what_the_cap_allows() {
             PlanJob::CreateGroup(Arc::new(in_queue("small", 1, 3)))
         } else {
             let queue = named("small");
-            let (bound, wait) = (None, None);
+            let bound = None;
+            let wait = None;
             PlanJob::Place(Box::new(wharf_core::jobs::DirectPlacement {
                 request: cores(1),
                 queue,

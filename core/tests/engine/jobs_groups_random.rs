@@ -79,7 +79,8 @@ impl Work {
         let wait_until =
             (self.below(3) == 0).then(|| engine.now.plus_nanos(INTERVAL_NS * (1 + self.below(5))));
         let min_members = 1 + self.below(count as u64) as u32;
-        let (leaf, cpu) = (self.leaf(), self.below(4) as u32);
+        let leaf = self.leaf();
+        let cpu = self.below(4) as u32;
         GroupSpec { strategy, wait_until, min_members, ..in_queue(leaf, cpu, count) }
     }
 
@@ -128,7 +129,8 @@ impl Work {
                 let at = self.below(self.nodes.len() as u64) as usize;
                 let (node, is_there) = &mut self.nodes[at];
                 *is_there = !*is_there;
-                let (node, event) = (*node, if *is_there { LifeEvent::Beat } else { LifeEvent::Lose });
+                let node = *node;
+                let event = if *is_there { LifeEvent::Beat } else { LifeEvent::Lose };
                 let partition = engine.catalog.load().node_partition(node).expect("it is registered");
                 let request = PortRequest::Partition(partition, Command::Life(node, event));
                 engine.ports[0].submit(1, request, engine.now).expect("room");
@@ -173,7 +175,8 @@ impl Work {
 
 #[test]
 fn caps_hold_whatever_is_charged_and_over_starts() {
-    let (mut placed, mut refused) = (0, 0);
+    let mut placed = 0;
+    let mut refused = 0;
     for seed in 0..40 {
         let mut engine = jobs_engine(1 + (seed % 3) as u16, CycleConfig::default());
         let mut work = Work::new(seed, &mut engine);

@@ -367,7 +367,7 @@ fn the_short_ways_do_the_same() {
                     let sequence = under_way.swap_remove(rng.below(under_way.len() as u64) as usize);
                     let reply = vec![step as u8; 1 + rng.below(1000) as usize];
                     short.answer(sequence, &reply);
-                    long.answer_any(sequence, &reply);
+                    long.answer_any(sequence, reply[..].into());
                 }
                 _ => {
                     let mark = rng.below(next + 2);

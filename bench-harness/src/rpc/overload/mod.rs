@@ -177,7 +177,8 @@ impl Run<'_> {
 
     /// Takes the processor time of the shards' threads from `begin` on, for one turn: per thread, in seconds.
     fn time_shards(&self, begin: Instant) -> JoinHandle<anyhow::Result<f64>> {
-        let (process, turn) = (self.filled.process(), self.turn());
+        let process = self.filled.process();
+        let turn = self.turn();
         std::thread::spawn(move || {
             std::thread::sleep(begin.saturating_duration_since(Instant::now()));
             let (before, _) = process.cpu_seconds_of(SHARD_THREADS)?;

@@ -112,9 +112,9 @@ mod tests {
 
     #[test]
     fn threads_are_known_by_their_names() {
-        let (waits, waited) = std::sync::mpsc::channel::<()>();
+        let (waits, waited) = std::sync::mpsc::sync_channel::<()>(1);
         let thread = std::thread::Builder::new().name("counted by 1".to_owned());
-        let thread = thread.spawn(move || drop(waited.recv())).unwrap();
+        let thread = thread.spawn(move || waited.recv().is_ok()).unwrap();
         // A thread sets its name itself, soon after it began.
         while Process::This.cpu_seconds_of("counted by").unwrap().1 == 0 {
             std::thread::yield_now();

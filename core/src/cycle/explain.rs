@@ -312,8 +312,8 @@ impl Scheduler {
                 let job = jobs.job(id);
                 last = Some((job.spec().is_direct, id));
                 let is_seen = tenant.is_none_or(|tenant| tenant == job.spec().tenant);
-                // What the job has itself is not what it lacks.
-                if is_seen && id != explaining.job {
+                // What the job has itself is not what it lacks. Charges for bundles of groups have no names.
+                if is_seen && id != explaining.job && !id.is_charge() {
                     let amount = left(job.usage(), explaining.withheld.of_job(id), of);
                     found.push(Holder { name: Arc::clone(&job.spec().name), job: Some(id), amount });
                 }

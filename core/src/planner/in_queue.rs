@@ -19,6 +19,7 @@ use crate::ids::{AllocationId, GroupId, NodeId, TenantId};
 use crate::jobs::{NotCharged, QueueId};
 use crate::limits::GROWTH_GROUPS_PER_ROUND;
 use crate::replica::Replica;
+use crate::request::PlacementRequest;
 use crate::statement::Granted;
 use crate::time::Time;
 
@@ -134,7 +135,11 @@ impl Planner {
             all.sort_unstable();
             again.extend(all.into_iter().map(|(.., id)| id));
         }
+        let began_at = self.replicas.meter.spent();
         for _ in 0..GROWTH_GROUPS_PER_ROUND {
+            if self.replicas.meter.spent() - began_at >= self.budget.round / 4 {
+                break;
+            }
             let Some(id) = self.capped.again.pop_front() else { break };
             if self.capped.has(id) && self.may_afford_more(id) {
                 self.stir(id);
@@ -142,13 +147,35 @@ impl Planner {
         }
     }
 
-    /// Returns whether the queue of a group can be charged for some bundle that is not placed.
-    fn may_afford_more(&self, id: GroupId) -> bool {
+    /// Returns whether the queue of a group can be charged for some bundle that was passed over.
+    fn may_afford_more(&mut self, id: GroupId) -> bool {
         let group = &self.groups[&id];
         let keeper = self.keeper.as_deref().expect("only the keeper of jobs has groups in queues");
         let queue = group.spec.queue.as_ref().and_then(|name| self.charged_queue(name).ok());
         let Some(mut budget) = queue.map(|queue| keeper.budget(queue)) else { return false };
-        group.open().any(|bundle| bundle.lost.is_none() && budget.take(&bundle.request).is_ok())
+        // A budget only shrinks, so what it does not allow once it never does. Equal bundles mostly follow each other.
+        let mut refused: Option<&Arc<PlacementRequest>> = None;
+        let mut looks = 1;
+        let more = group.open().filter(|bundle| bundle.lost.is_none()).any(|bundle| {
+            looks += 1;
+            if refused.is_some_and(|refused| Arc::ptr_eq(refused, &bundle.request)) {
+                return false;
+            }
+            let is_affordable = budget.take(&bundle.request).is_ok();
+            if !is_affordable {
+                refused = Some(&bundle.request);
+            }
+            is_affordable && (group.passed_over.is_empty() || group.passed_over.contains(&bundle.index))
+        });
+        self.replicas.meter.charge(looks);
+        more
+    }
+
+    /// Has a group that waits tried again when its queue can be charged for a bundle that was passed over.
+    pub(super) fn wait_for_caps(&mut self, id: GroupId) {
+        if !self.groups[&id].passed_over.is_empty() {
+            self.capped.groups.insert(id);
+        }
     }
 
     /// Charges the queue of a group for the bundles of a plan. Nothing, if it is in no queue.

@@ -37,6 +37,7 @@ impl Planner {
         let is_open = group.spec.topology.is_some() || self.replicas.copies.iter().any(Replica::is_uncertain);
         let on_growth = if is_open { OnGrowth::Plan } else { on_growth };
         self.transition(id, State::Waiting { deadline, no_fit, on_growth });
+        self.wait_for_caps(id);
     }
 
     /// Makes a group wait that found no place. After several failures it takes a ticket.

@@ -246,6 +246,10 @@ impl Planner {
         let ticket = self.ticket.as_ref().expect("a ticket is served");
         let id = ticket.group;
         let plan = ticket.plan.clone();
+        // What is being released counts no more, and a shard still has it.
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.is_releasing()) {
+            return self.end_ticket();
+        }
         // What its queue allowed when the nodes were chosen may be charged to others since.
         let Ok(charges) = self.charge_plan(id, &plan, self.now) else { return self.end_ticket() };
         let ticket = self.ticket.as_mut().expect("a ticket is served");

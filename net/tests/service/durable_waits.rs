@@ -10,7 +10,9 @@ use wharf_core::journal::{Changes, Event, Unit};
 use wharf_core::state::{Deed, KeptOutcome, SessionChange, SessionEnd, SessionTable, WaitOutcome};
 use wharf_core::time::Time;
 use wharf_net::limits::SESSION_KEPT_FOR_DEFAULT;
-use wharf_net::protocol::{GROUP_NOT_SHOWN, GroupBody, GroupReply, HelloReply, PlaceReply, Reason, Resume};
+use wharf_net::protocol::{
+    GROUP_NOT_SHOWN, GroupBody, GroupReply, HelloReply, PlaceReply, Reason, Resume, WireGroup,
+};
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
 use wharf_net::session::shared::Hangup;
 
@@ -234,6 +236,18 @@ fn a_start_without_queues_refuses_what_waited_in_one() {
     bed.place_in("all", key);
     bed.write();
     assert_eq!(bed.replies(key)[0].body::<PlaceReply>().reason, Reason::NotServed.into());
+}
+
+/// Would catch that such a request is sent to a keeper that is not there.
+#[test]
+fn a_service_without_queues_places_into_no_group_of_one() {
+    let mut bed = Bed::new();
+    let (key, _) = bed.connect(true, None);
+    bed.place_into(WireGroup { incarnation: 1, number: GroupId::IN_QUEUE, tenant: 0 }, key);
+    bed.write();
+    let reply: PlaceReply = bed.replies(key)[0].body();
+    assert_eq!(reply.reason, Reason::NotServed.into());
+    assert!(reply.fault.is_some_and(|fault| fault.message.contains("is charged to a queue")));
 }
 
 #[test]

@@ -73,10 +73,13 @@ impl ConnectionService {
                     }
                 }
             }
-            Ok((IntoTarget::Group(group, index), demand)) => {
-                let into = Box::new(IntoGroup { index, demand, steps: None });
-                self.submit_plan(asker, Parts::IntoGroup(into), PlanJob::GroupStatus(group));
-            }
+            Ok((IntoTarget::Group(group, index), demand)) => match self.check_kept(group) {
+                Ok(()) => {
+                    let into = Box::new(IntoGroup { index, demand, steps: None });
+                    self.submit_plan(asker, Parts::IntoGroup(into), PlanJob::GroupStatus(group));
+                }
+                Err(fault) => self.answer(asker, &PlaceReply::from(fault), asker.started),
+            },
             Err(reply) => self.answer(asker, &*reply, asker.started),
         }
     }

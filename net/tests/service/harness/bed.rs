@@ -20,7 +20,7 @@ use wharf_net::access::Peer;
 use wharf_net::codec::{Extension, decode_body, decode_frame, encode_body};
 use wharf_net::protocol::{
     Acknowledged, BundleTemplate, CancelRequest, CreateGroupRequest, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX,
-    Hello, HelloReply, Kind, MODE_WAIT_UNTIL, PlaceRequest, Resume, VERSION_MAX,
+    Hello, HelloReply, Kind, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceRequest, Resume, VERSION_MAX, WireGroup,
 };
 use wharf_net::session::connections::{Asker, ConnectionKey, ConnectionService, InputEnd, Unobserved};
 use wharf_net::session::registrar::{Question, RegistrarReply, RegistrarService};
@@ -160,6 +160,16 @@ impl Bed {
         let deadline = NOW.0 + PATIENCE_NS;
         let place = PlaceRequest { queue: queue.into(), mode: MODE_WAIT_UNTIL, deadline, ..ask(1, 0, 0) };
         self.service.receive(key, &request(Kind::Place, WAIT, &place), self.now);
+    }
+
+    /// Places into a group.
+    pub fn place_into(&mut self, group: WireGroup, key: ConnectionKey) {
+        let into = PlaceIntoRequest {
+            group: Some(group),
+            demand: ask(1, 0, 0).demand,
+            ..PlaceIntoRequest::default()
+        };
+        self.service.receive(key, &request(Kind::PlaceInto, WAIT, &into), self.now);
     }
 
     /// Asks for a group that waits for as long.

@@ -17,6 +17,7 @@ use wharf_core::jobs::{
 };
 use wharf_core::node::LifeEvent;
 use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::state::Deed;
 use wharf_core::statement::{CommitMode, ConflictDetection, Evict, Operation};
@@ -535,6 +536,34 @@ fn no_crash_leaves_a_bundle_without_a_charge_or_the_other_way_round() {
         found.insert((is_done, is_there));
     }
     assert_eq!(found.into_iter().collect::<Vec<_>>(), [(false, false), (true, false), (true, true)]);
+}
+
+/// One bundle has no node, and the other is passed over for the cap: the cap alone keeps the group from its place.
+#[test]
+fn a_bundle_that_was_passed_over_is_placed_when_the_cap_allows_it() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    with_nodes(&mut engine, 1, 16, 1);
+    set_queue(&mut engine, QueueSpec { capability: cpu(4), ..QueueSpec::new("small") });
+    let with_gpu = |count| {
+        let request = cores(count);
+        let demand = Demand { gpu: GpuRequest::Whole(1), ..request.demand.clone() };
+        PlacementRequest { demand, ..request }
+    };
+    ask(&mut engine, PortRequest::Place(with_gpu(1)));
+    let bundles = vec![Arc::new(with_gpu(4)), Arc::new(cores(1))];
+    let spec = GroupSpec { bundles, min_members: 1, ..in_queue("small", 1, 2) };
+    let replies = ask_to_wait(&mut engine, spec, 1_000_000_000_000);
+    assert!(replies.is_empty(), "{replies:?}");
+    let id = list(&mut engine)[0];
+    assert_eq!((status(&mut engine, id).state, used(&engine, "small")), (GroupState::Waiting, (0, 0)));
+    let raised = JobsRequest::SetQueue {
+        spec: Box::new(QueueSpec { capability: cpu(5), ..QueueSpec::new("small") }),
+        parent: None,
+    };
+    let replies = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::Jobs(Box::new(raised))));
+    assert_eq!(replies.len(), 2, "the group is placed: {replies:?}");
+    assert_eq!(used(&engine, "small"), (1, 1));
+    check_jobs(&mut engine);
 }
 
 /// A group that waits is asked for again by its session, with its age.

@@ -80,8 +80,9 @@ impl PlanJob {
     /// Returns whether the job is about groups. The keeper of jobs does it together with what waits of its groups.
     pub(crate) fn is_about_groups(&self) -> bool {
         match self {
-            Self::CreateGroup(_) | Self::ListGroups(..) | Self::CountGroups(_) => true,
-            Self::ListWaiting(..) => true,
+            Self::CreateGroup(_) | Self::ListGroups(..) | Self::CountGroups(_) | Self::ListWaiting(..) => {
+                true
+            }
             Self::Resume(_, job) => job.is_about_groups(),
             _ => self.group().is_some(),
         }

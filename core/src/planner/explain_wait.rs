@@ -225,11 +225,10 @@ impl Planner {
         if !group.state.seeks() || classes.is_empty() {
             return Ok(Box::new(WaitExplanation { needed: group.spec.min_members, ..explained }));
         }
-        if let (true, Err(refused)) = (self.capped.has(id), self.afford(id)) {
+        if let Some(refused) = self.refused_by_queue(id) {
             let found = Some(refused.said());
             return Ok(Box::new(WaitExplanation { waits_for: WaitsFor::Queue, found, ..explained }));
         }
-        let group = &self.groups[&id];
         let own: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
         let spec = Arc::clone(&group.spec);
         let named = bundle.and_then(|index| {

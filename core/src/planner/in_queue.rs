@@ -19,7 +19,6 @@ use crate::ids::{AllocationId, GroupId, NodeId, TenantId};
 use crate::jobs::{NotCharged, QueueId};
 use crate::limits::GROWTH_GROUPS_PER_ROUND;
 use crate::replica::Replica;
-use crate::request::PlacementRequest;
 use crate::statement::Granted;
 use crate::time::Time;
 
@@ -50,6 +49,26 @@ impl Capped {
     }
 }
 
+/// For which bundles of a group without a place its queue can be charged.
+#[derive(Debug, Default)]
+struct Affordable {
+    /// The number of those for which it can.
+    count: usize,
+    /// Those for which it cannot, by index.
+    passed_over: BTreeSet<u32>,
+    /// Why it cannot be charged for the first of these.
+    reason: Option<NotCharged>,
+}
+
+impl Affordable {
+    /// Returns why the queue does not allow what the group needs at once, if it does not.
+    fn refused(&self, group: &Group) -> Option<NotCharged> {
+        let is_growth = group.grows_from().is_some();
+        let least = if is_growth { self.count + self.passed_over.len() } else { group.missing().max(1) };
+        self.reason.clone().filter(|_| self.count < least)
+    }
+}
+
 impl Planner {
     /// Returns whether the keeper of jobs must follow the views for groups of its own: there are some, or one is asked for.
     pub(super) fn keeps_groups(&self) -> bool {
@@ -74,35 +93,47 @@ impl Planner {
         jobs.chargeable(name, tenant).map(drop)
     }
 
-    /// Finds out for which bundles of a group its queue can be charged. The others are passed over. Those on lost nodes are
-    /// charged already.
+    /// Finds out for which bundles of a group its queue can be charged. The others are passed over.
     ///
     /// # Errors
     /// They are fewer than it needs at once.
     pub(super) fn afford(&mut self, id: GroupId) -> Result<(), NotCharged> {
+        let Some(affordable) = self.affordable(id)? else { return Ok(()) };
+        let group = self.groups.get_mut(&id).expect("just seen");
+        self.replicas.meter.charge((affordable.count + affordable.passed_over.len()) as u64);
+        let refused = affordable.refused(group);
+        group.passed_over = affordable.passed_over;
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Returns for which bundles of a group its queue can be charged now; `None` if it is in no queue. Those on lost nodes are
+    /// charged already.
+    ///
+    /// # Errors
+    /// The queue cannot be charged for anything.
+    fn affordable(&self, id: GroupId) -> Result<Option<Affordable>, NotCharged> {
         let group = &self.groups[&id];
-        let Some(name) = &group.spec.queue else { return Ok(()) };
+        let Some(name) = &group.spec.queue else { return Ok(None) };
         let queue = self.charged_queue(name)?;
         let keeper = self.keeper.as_deref().expect("only the keeper of jobs has groups in queues");
         let mut budget = keeper.budget(queue);
-        let mut passed_over = BTreeSet::new();
-        let mut refused = None;
-        let mut affordable = 0;
+        let mut affordable = Affordable::default();
         for bundle in group.open() {
             let is_charged = bundle.lost.is_some_and(|lost| keeper.charge_of(lost).is_some());
             match if is_charged { Ok(()) } else { budget.take(&bundle.request) } {
-                Ok(()) => affordable += 1,
+                Ok(()) => affordable.count += 1,
                 Err(reason) => {
-                    refused = refused.or(Some(reason));
-                    passed_over.insert(bundle.index);
+                    affordable.reason.get_or_insert(reason);
+                    affordable.passed_over.insert(bundle.index);
                 }
             }
         }
-        let is_growth = group.grows_from().is_some();
-        let least = if is_growth { affordable + passed_over.len() } else { group.missing().max(1) };
-        self.replicas.meter.charge((affordable + passed_over.len()) as u64);
-        self.groups.get_mut(&id).expect("just seen").passed_over = passed_over;
-        refused.filter(|_| affordable < least).map_or(Ok(()), Err)
+        Ok(Some(affordable))
+    }
+
+    /// Returns why the queue of a group that waits does not allow what it needs.
+    pub(super) fn refused_by_queue(&self, id: GroupId) -> Option<NotCharged> {
+        self.affordable(id).map_or_else(Some, |affordable| affordable?.refused(&self.groups[&id]))
     }
 
     fn charged_queue(&self, name: &Arc<str>) -> Result<QueueId, NotCharged> {
@@ -147,28 +178,15 @@ impl Planner {
         }
     }
 
-    /// Returns whether the queue of a group can be charged for some bundle that was passed over.
+    /// Returns whether the queue of a group can be charged for other bundles than when it was tried last, or for none any
+    /// more: then it is refused, if somebody waits for it.
     fn may_afford_more(&mut self, id: GroupId) -> bool {
+        let affordable = self.affordable(id);
         let group = &self.groups[&id];
-        let keeper = self.keeper.as_deref().expect("only the keeper of jobs has groups in queues");
-        let queue = group.spec.queue.as_ref().and_then(|name| self.charged_queue(name).ok());
-        let Some(mut budget) = queue.map(|queue| keeper.budget(queue)) else { return false };
-        // A budget only shrinks, so what it does not allow once it never does. Equal bundles mostly follow each other.
-        let mut refused: Option<&Arc<PlacementRequest>> = None;
-        let mut looks = 1;
-        let more = group.open().filter(|bundle| bundle.lost.is_none()).any(|bundle| {
-            looks += 1;
-            if refused.is_some_and(|refused| Arc::ptr_eq(refused, &bundle.request)) {
-                return false;
-            }
-            let is_affordable = budget.take(&bundle.request).is_ok();
-            if !is_affordable {
-                refused = Some(&bundle.request);
-            }
-            is_affordable && (group.passed_over.is_empty() || group.passed_over.contains(&bundle.index))
-        });
-        self.replicas.meter.charge(looks);
-        more
+        self.replicas.meter.charge(1 + group.open().count() as u64);
+        // Nothing is passed over if the queue was charged for others in between.
+        let before = Some(&group.passed_over).filter(|passed_over| !passed_over.is_empty());
+        affordable.map_or(true, |now| now.as_ref().map(|now| &now.passed_over) != before)
     }
 
     /// Has a group that waits tried again when its queue can be charged for a bundle that was passed over.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::Engine;
-use wharf_core::fairness::{Caps, Dim};
+use wharf_core::fairness::Dim;
 use wharf_core::group::{PlanJob, PlanReply};
 use wharf_core::ids::{AllocationId, TenantId};
 use wharf_core::jobs::{
@@ -20,14 +20,10 @@ use wharf_core::state::{Deed, Origin};
 use crate::by_hand::{ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{add_agent_node, life, live_allocations, plan, with_nodes};
 use crate::jobs_bed::{
-    Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, export_all, gang,
+    Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, cpu, export_all, gang,
     job_status, jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait,
     wait_ns,
 };
-
-fn cpu(cap: i64) -> Caps {
-    [(Dim::CPU, cap * 10_000)].into_iter().collect()
-}
 
 fn placed(engine: &mut Engine, queue: &str, request: PlacementRequest) -> Placement {
     place_in(engine, queue, request).expect("it fits")

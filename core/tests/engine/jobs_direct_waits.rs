@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
-use wharf_core::fairness::{Caps, Dim};
+use wharf_core::fairness::Dim;
 use wharf_core::group::{PlanJob, PlanReply, WaitExplanation, WaitsFor};
 use wharf_core::ids::{AllocationId, NodeId, TenantId};
 use wharf_core::jobs::{
@@ -22,7 +22,7 @@ use wharf_core::time::Time;
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{ask_meanwhile, labelled, live_allocations, plan, with_nodes};
 use crate::jobs_bed::{
-    INTERVAL_NS, Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, gang,
+    INTERVAL_NS, Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, cpu, gang,
     job_status, jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait,
     wait_ns,
 };
@@ -76,10 +76,6 @@ fn placed(engine: &mut Engine, request: PlacementRequest) -> Placement {
 /// Returns the nodes of placements, by tag.
 fn nodes(replies: &Replies) -> Vec<(u64, NodeId)> {
     replies.iter().map(|(tag, placed)| (*tag, placed.as_ref().expect("it is placed").node)).collect()
-}
-
-fn cpu(cap: i64) -> Caps {
-    [(Dim::CPU, cap * 10_000)].into_iter().collect()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
-use wharf_core::fairness::{Caps, Dim};
+use wharf_core::fairness::Dim;
 use wharf_core::group::{
     ExplainWait, GroupSpec, GroupState, GroupView, NoGroup, PlanJob, PlanRejection, PlanReply, Strategy,
     WaitSubject, WaitsFor,
@@ -29,13 +29,9 @@ use crate::group_bed::{
     with_nodes,
 };
 use crate::jobs_bed::{
-    Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, export_all, jobs_config,
-    jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
+    Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, cpu, export_all,
+    jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
 };
-
-fn cpu(cap: i64) -> Caps {
-    [(Dim::CPU, cap * 10_000)].into_iter().collect()
-}
 
 /// A group of `count` bundles of `cpu` cores that is charged to a queue.
 pub(crate) fn in_queue(queue: &str, cpu: u32, count: usize) -> GroupSpec {
@@ -556,6 +552,11 @@ fn a_bundle_that_was_passed_over_is_placed_when_the_cap_allows_it() {
     assert!(replies.is_empty(), "{replies:?}");
     let id = list(&mut engine)[0];
     assert_eq!((status(&mut engine, id).state, used(&engine, "small")), (GroupState::Waiting, (0, 0)));
+    // The cap allows what it needs: what is in the way is the node.
+    let of = WaitSubject::Group { id, bundle: None };
+    let explain = PlanJob::Explain(Box::new(ExplainWait { tenant: None, of }));
+    let PlanReply::Explained(Ok(told)) = plan(&mut engine, explain) else { panic!("it waits") };
+    assert_ne!(told.waits_for, WaitsFor::Queue);
     let raised = JobsRequest::SetQueue {
         spec: Box::new(QueueSpec { capability: cpu(5), ..QueueSpec::new("small") }),
         parent: None,

@@ -7,11 +7,15 @@ use std::sync::Arc;
 
 use wharf_core::ids::{GroupId, Incarnation, TenantId};
 use wharf_core::journal::{Changes, Event, Unit};
-use wharf_core::state::{Deed, KeptOutcome, SessionChange, SessionEnd, SessionTable, WaitOutcome};
+use wharf_core::state::{
+    Deed, KeptOutcome, SessionChange, SessionEnd, SessionTable, WaitOutcome, WaitRecord,
+};
 use wharf_core::time::Time;
+use wharf_net::codec::encode_body;
 use wharf_net::limits::SESSION_KEPT_FOR_DEFAULT;
 use wharf_net::protocol::{
-    GROUP_NOT_SHOWN, GroupBody, GroupReply, HelloReply, PlaceReply, Reason, Resume, WireGroup,
+    BundleTemplate, CreateGroupRequest, GROUP_NOT_SHOWN, GroupBody, GroupReply, GrowGroupRequest, HelloReply,
+    Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceRequest, Reason, Resume, WireGroup,
 };
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
 use wharf_net::session::shared::Hangup;
@@ -236,6 +240,57 @@ fn a_start_without_queues_refuses_what_waited_in_one() {
     bed.place_in("all", key);
     bed.write();
     assert_eq!(bed.replies(key)[0].body::<PlaceReply>().reason, Reason::NotServed.into());
+}
+
+/// A service without queues has nobody who could let a group in a queue grow. Would catch that it is asked nevertheless.
+#[test]
+fn a_start_without_queues_refuses_what_waited_for_a_group_of_one() {
+    let create = CreateGroupRequest {
+        bundles: vec![BundleTemplate {
+            request: PlaceRequest { queue: "all".into(), ..ask(1, 0, 0) },
+            count: 1,
+        }],
+        mode: MODE_WAIT_UNTIL,
+        ..CreateGroupRequest::default()
+    };
+    let grow = GrowGroupRequest {
+        group: WireGroup { incarnation: 1, number: GroupId::IN_QUEUE, tenant: 0 },
+        bundles: vec![BundleTemplate { request: ask(1, 0, 0), count: 1 }],
+        mode: MODE_WAIT_UNTIL,
+        ..GrowGroupRequest::default()
+    };
+    for (kind, request) in [(Kind::CreateGroup, body(&create)), (Kind::GrowGroup, body(&grow))] {
+        let mut bed = Bed::with_jobs();
+        let (key, HelloReply { session, token, .. }) = bed.connect(true, None);
+        bed.place_in("all", key);
+        let mut table = SessionTable::default();
+        table.apply(&SessionChange::Opened(session.into(), token));
+        let units = bed.units();
+        let changes = units.iter().filter_map(|unit| match &unit.changes {
+            Changes::Sessions(changes) => Some(changes),
+            _ => None,
+        });
+        for change in changes.flatten() {
+            if let SessionChange::Waits(origin, wait) = change {
+                let wait = WaitRecord { kind: kind.number(), request: request.clone(), ..wait.clone() };
+                table.apply(&SessionChange::Waits(*origin, wait));
+            }
+        }
+        let mut bed = Bed::restored(table.into_records(), Time(NOW.0 + 1));
+        let hangup: Arc<dyn Hangup> = Arc::new(NoHangup);
+        let key = bed.service.open_restored(&hangup, bed.now).expect("a session has a wait");
+        assert!(bed.service.is_settled(key), "it is refused at once");
+        bed.service.close(key, false, bed.now);
+        let refused = [Event::WaitEnded(session.into(), WAIT, WaitOutcome::Refused)];
+        assert_eq!(ends(&bed.units()), refused, "{kind:?}");
+    }
+}
+
+/// Returns the body of a request, as a wait keeps it.
+fn body(request: &impl serde::Serialize) -> Arc<[u8]> {
+    let mut bytes = Vec::new();
+    encode_body(request, &mut bytes);
+    bytes.into()
 }
 
 /// Would catch that such a request is sent to a keeper that is not there.

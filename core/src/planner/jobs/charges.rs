@@ -45,8 +45,16 @@ pub(in crate::planner) struct Budget<'a> {
     queue: QueueId,
     sum: Amounts,
     count: u64,
-    /// The last request with its amounts. Equal bundles mostly follow each other.
-    last: Option<(Arc<PlacementRequest>, Amounts)>,
+    /// Equal bundles mostly follow each other.
+    last: Option<Last>,
+}
+
+/// The last request of a budget.
+struct Last {
+    request: Arc<PlacementRequest>,
+    amounts: Amounts,
+    /// A budget only shrinks, so what was refused once is refused again.
+    refused: Option<NotCharged>,
 }
 
 impl Budget<'_> {
@@ -55,8 +63,29 @@ impl Budget<'_> {
     /// # Errors
     /// The reason why it cannot be charged in addition to what was taken before.
     pub(in crate::planner) fn take(&mut self, request: &Arc<PlacementRequest>) -> Result<(), NotCharged> {
-        let live =
-            self.keeper.live_jobs() + usize::try_from(self.count).expect("GROUP_BUNDLES_MAX fits usize");
+        let known = self.last.take().filter(|last| Arc::ptr_eq(&last.request, request));
+        let mut last = known.unwrap_or_else(|| Last {
+            request: Arc::clone(request),
+            amounts: Amounts::of(&request.demand),
+            refused: None,
+        });
+        if last.refused.is_none() {
+            match self.check(&last.amounts) {
+                Ok(()) => {
+                    self.sum.add(&last.amounts);
+                    self.count += 1;
+                }
+                Err(refused) => last.refused = Some(refused),
+            }
+        }
+        let taken = last.refused.clone().map_or(Ok(()), Err);
+        self.last = Some(last);
+        taken
+    }
+
+    fn check(&self, amounts: &Amounts) -> Result<(), NotCharged> {
+        let taken = usize::try_from(self.count).expect("GROUP_BUNDLES_MAX fits usize");
+        let live = self.keeper.live_jobs() + taken;
         if live >= JOBS_MAX {
             return Err(NotCharged::TooManyJobs(live));
         }
@@ -64,15 +93,7 @@ impl Budget<'_> {
         if tasks > self.keeper.tasks_max {
             return Err(NotCharged::TooManyTasks(tasks));
         }
-        let is_last = self.last.as_ref().is_some_and(|(last, _)| Arc::ptr_eq(last, request));
-        if !is_last {
-            self.last = Some((Arc::clone(request), Amounts::of(&request.demand)));
-        }
-        let (_, amounts) = self.last.as_ref().expect("just set");
-        self.keeper.jobs().check_caps_with(self.queue, (&self.sum, self.count), amounts)?;
-        self.sum.add(amounts);
-        self.count += 1;
-        Ok(())
+        self.keeper.jobs().check_caps_with(self.queue, (&self.sum, self.count), amounts)
     }
 }
 

@@ -324,6 +324,7 @@ impl Planner {
         }
         // In one unit with the records of what was placed.
         self.answer_directs();
+        let follows_groups = self.keeps_groups();
         self.awaits_views = !self.follow_all(now);
         if self.awaits_views {
             return 0;
@@ -350,7 +351,10 @@ impl Planner {
         let has_released = self.keeper_mut().releases == 0;
         if self.evict_next() == 0 && has_released {
             self.place_directs(current, now);
-            self.serve_groups(now);
+            // A first group, behind a request of this round, waits for replicas that are current.
+            if follows_groups || !self.keeps_groups() {
+                self.serve_groups(now);
+            }
             // Also if placements never cease. The plans do not touch what is being placed.
             if self.is_cycle_due(now) {
                 self.run_cycle(now);

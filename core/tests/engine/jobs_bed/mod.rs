@@ -6,6 +6,7 @@ use std::task::Waker;
 
 use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::{PlanJob, PlanReply};
 use wharf_core::ids::{AllocationId, Incarnation, SessionId};
 use wharf_core::jobs::{
@@ -241,6 +242,11 @@ pub(crate) fn export_all(engine: &mut Engine) -> StoreState {
 
 pub(crate) fn counts(engine: &mut Engine, job: JobId, state: TaskState) -> u32 {
     job_status(engine, job).job.counts[state.index()]
+}
+
+/// A cap of so many cores.
+pub(crate) fn cpu(cap: i64) -> Caps {
+    [(Dim::CPU, cap * 10_000)].into_iter().collect()
 }
 
 pub(crate) fn named(name: &str) -> Arc<str> {

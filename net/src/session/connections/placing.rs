@@ -170,7 +170,7 @@ impl ConnectionService {
         let bound = connection.rights.bound().cloned();
         // It may have waited before the settings were changed.
         if let Err(fault) = check_queued(&request, self.port.keeps_jobs(), bound.as_deref()) {
-            return self.refuse_wait(asker, &fault.into(), resumed.is_some());
+            return self.refuse_wait(asker, &PlaceReply::from(fault), resumed.is_some());
         }
         let wait = DirectWait {
             id: (connection.session().id(), asker.sequence),
@@ -194,16 +194,8 @@ impl ConnectionService {
             Err(reply) => Err(reply),
         };
         if let Err(reply) = waited {
-            self.refuse_wait(asker, &reply, resumed.is_some());
+            self.refuse_wait(asker, &*reply, resumed.is_some());
         }
-    }
-
-    /// Answers a placement that must not wait. One that is resumed waited until now.
-    fn refuse_wait(&mut self, asker: Asker, reply: &PlaceReply, is_resumed: bool) {
-        if is_resumed {
-            self.note_unplaced(asker, reply.reason);
-        }
-        self.answer(asker, reply, asker.started);
     }
 
     /// Handles a placement that leaves most fields at their defaults. It names nothing that may belong to others.
@@ -235,7 +227,7 @@ impl ConnectionService {
                 let wait = WaitRequest { request, priority, since, until, is_resumed };
                 self.begin_wait(asker, wait, bytes.into());
             }
-            Err(reply) => self.refuse_wait(asker, &reply, resumed.is_some()),
+            Err(reply) => self.refuse_wait(asker, &*reply, resumed.is_some()),
         }
     }
 

@@ -166,10 +166,8 @@ impl ConnectionService {
 
     /// Checks that a group may grow: nothing that a bound tenant gets is charged to no queue.
     fn check_growth(&self, asker: Asker, request: &GrowGroupRequest) -> Result<(), Fault> {
-        let group = GroupId::from(request.group);
-        self.check_kept(group)?;
         check_no_queue(&request.bundles)?;
-        if group.is_in_queue() {
+        if GroupId::from(request.group).is_in_queue() {
             return Ok(());
         }
         let remedy =
@@ -212,12 +210,12 @@ impl ConnectionService {
                 if spec.queue.is_some()
                     && let Err(fault) = check_keeps_queues(self.port.keeps_jobs(), bound.as_deref())
                 {
-                    return self.answer(asker, &GroupReply::from(fault), asker.started);
+                    return self.refuse_wait(asker, &GroupReply::from(fault), resumed.is_some());
                 }
                 spec.bound = bound.filter(|_| spec.queue.is_some());
                 self.submit_group(asker, PlanJob::CreateGroup(spec.into()), wait);
             }
-            Err(reply) => self.answer(asker, &*reply, asker.started),
+            Err(reply) => self.refuse_wait(asker, &*reply, resumed.is_some()),
         }
     }
 
@@ -227,12 +225,13 @@ impl ConnectionService {
         let GrowGroupRequest { group, bundles: wire, mode, deadline } = request;
         let tenant = TenantId(group.tenant);
         let defaults = PlacementDefaults { tenant, ..self.placement_defaults(asker.connection) };
-        let until = wait_until(mode, deadline).map_err(Box::<GroupReply>::from);
+        let until = self.check_kept(group.into()).and_then(|()| wait_until(mode, deadline));
+        let until = until.map_err(Box::<GroupReply>::from);
         match until.and_then(|until| Ok((bundles(wire, self.port.catalog(), defaults)?, until))) {
             Ok((bundles, until)) => {
                 self.submit_group(asker, PlanJob::GrowGroup(group.into(), bundles, until), wait);
             }
-            Err(reply) => self.answer(asker, &*reply, asker.started),
+            Err(reply) => self.refuse_wait(asker, &*reply, resumed.is_some()),
         }
     }
 
@@ -241,8 +240,9 @@ impl ConnectionService {
         let Some(wait) = wait else {
             return self.submit_plan(asker, Parts::Plan(0), job);
         };
+        let is_resumed = wait.resumed.is_some();
         if let Err(fault) = self.submit_waiting(asker, Parts::WaitGroup(None), job, wait) {
-            self.answer(asker, &GroupReply::from(fault), asker.started);
+            self.refuse_wait(asker, &GroupReply::from(fault), is_resumed);
         }
     }
 

@@ -22,7 +22,7 @@ use super::operation::{Complete, Operation, Parts};
 use super::recovered::deed_reply;
 use super::{Asker, ConnectionKey, ConnectionService};
 use crate::codec::decode_body;
-use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, PlaceRequest, Reason, ReasonCode};
+use crate::protocol::{CancelReply, Fault, Kind, PlaceReply, PlaceRequest, Reason, ReasonCode, Reply};
 use crate::session::Session;
 use crate::session::shared::Hangup;
 use crate::session::tags::tag;
@@ -192,12 +192,20 @@ impl ConnectionService {
             Some(Reason::ShuttingDown) => return,
             Some(Reason::Cancelled) => WaitOutcome::Cancelled,
             // A placement is told so at its deadline only, and a group at once.
-            Some(Reason::Infeasible | Reason::OverCap) if asker.kind == Kind::Place => WaitOutcome::Expired,
-            Some(Reason::NoFitNow | Reason::Conflicted) => WaitOutcome::Expired,
+            Some(Reason::Infeasible) if asker.kind == Kind::Place => WaitOutcome::Expired,
+            Some(Reason::NoFitNow | Reason::Conflicted | Reason::OverCap) => WaitOutcome::Expired,
             _ => WaitOutcome::Refused,
         };
         let session = self.connections[asker.connection].session().id();
         self.changes.push(SessionChange::WaitEnded(session, asker.sequence, outcome));
+    }
+
+    /// Answers a request that must not wait. One that is resumed waited until now.
+    pub(super) fn refuse_wait<R: Reply>(&mut self, asker: Asker, reply: &R, is_resumed: bool) {
+        if is_resumed {
+            self.note_unplaced(asker, reply.reason());
+        }
+        self.answer(asker, reply, asker.started);
     }
 
     /// Checks whether another request that names `named` candidates may wait.

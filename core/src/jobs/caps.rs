@@ -27,7 +27,7 @@ pub struct OverCap {
     pub cap: i64,
     /// What is in use.
     pub used: i64,
-    /// What the task asks for.
+    /// What is asked for: by a task, or by the bundles of a group up to the first that the cap forbids.
     pub asked: i64,
 }
 
@@ -78,7 +78,7 @@ impl Jobs {
         self.over_cap_with(queue, (&Amounts::zero(), 0), amounts, now)
     }
 
-    /// Returns what [`over_cap`](Self::over_cap) does when `more` is in use: amounts, and a number of allocations.
+    /// Returns what [`over_cap`](Self::over_cap) does when `more` is asked for with it: amounts, and a number of allocations.
     pub(crate) fn over_cap_with(
         &self,
         queue: QueueId,
@@ -93,9 +93,9 @@ impl Jobs {
             if let Some(cap) = of.spec.allocations_max.map(i64::from) {
                 let usage = &of.usage;
                 let used = if counts_releasing { usage.allocations() } else { usage.planned_allocations() };
-                let used = count(used + more.1);
-                if used >= cap {
-                    return Some(OverCap { queue, of: Capped::Allocations, cap, used, asked: 1 });
+                if count(used + more.1) >= cap {
+                    let [used, asked] = [used, more.1 + 1].map(count);
+                    return Some(OverCap { queue, of: Capped::Allocations, cap, used, asked });
                 }
             }
             let caps = &of.spec.capability;
@@ -107,8 +107,14 @@ impl Jobs {
             }
             let dim = caps.exceeded(&used, amounts)?;
             let cap = caps.get(dim).expect("what is exceeded is there");
-            let asked = amounts.get(dim);
-            Some(OverCap { queue, of: Capped::Resource(dim), cap, used: used.get(dim), asked })
+            let [used, before] = [&used, more.0].map(|of| of.get(dim));
+            Some(OverCap {
+                queue,
+                of: Capped::Resource(dim),
+                cap,
+                used: used - before,
+                asked: amounts.get(dim) + before,
+            })
         })
     }
 
@@ -173,6 +179,8 @@ mod tests {
         assert_eq!(add(other, "c", TaskState::Pipelined), [[full, None], [above, None]]);
         let full = jobs.over_cap(other, &Amounts::zero(), true).unwrap();
         assert_eq!(jobs.kept_of_cap(&full), 1, "the claim is not made before the cap allows it");
+        let more = jobs.over_cap_with(other, (&Amounts::zero(), 2), &Amounts::zero(), false).unwrap();
+        assert_eq!((more.used, more.asked), (2, 3), "what is asked for with it is not in use");
         let inner_full = jobs.over_cap(inner, &Amounts::zero(), true).unwrap();
         assert_eq!(jobs.kept_of_cap(&inner_full), 0, "nothing in that queue waits for it");
         assert!(!jobs.may_have_allocations(other, 1) && jobs.may_have_allocations(other, 0));

@@ -142,7 +142,8 @@ impl Jobs {
         self.check_caps_with(id, (&Amounts::zero(), 0), amounts)
     }
 
-    /// Checks what [`check_caps_of`](Self::check_caps_of) does when `more` is in use: amounts, and a number of allocations.
+    /// Checks what [`check_caps_of`](Self::check_caps_of) does when `more` is asked for with it: amounts, and a number of
+    /// allocations.
     ///
     /// # Errors
     /// The cap that forbids it.

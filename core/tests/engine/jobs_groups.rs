@@ -157,8 +157,8 @@ fn a_cap_holds_for_jobs_placements_and_groups_together() {
     match refused(&mut engine, in_queue("small", 2, 2)) {
         NotCharged::Cap { queue, over, waiting } => {
             assert_eq!((&*queue, over.of, waiting), ("small", Capped::Resource(Dim::CPU), 0));
-            // The first of them would have a place in the cap.
-            assert_eq!((over.cap, over.used, over.asked), (100_000, 90_000, 20_000));
+            // The first of them would have a place in the cap. It is not in use, it is asked for.
+            assert_eq!((over.cap, over.used, over.asked), (100_000, 70_000, 40_000));
         }
         other => panic!("the cap is 10, and 7 are in use: {other:?}"),
     }

@@ -244,7 +244,7 @@ async fn a_bound_tenant_has_groups_that_are_charged_to_its_queue() {
     let full = create(&one, &group("team", 1, 3)).await;
     let (reason, message) = refused(full.reason, full.fault);
     assert_eq!(reason, Reason::OverCap);
-    assert!(message.contains("the cap of queue `team` forbids it: of cpu 10, 10 are in use"), "{message}");
+    assert!(message.contains("the cap of queue `team` forbids it: of cpu 10, 8 are in use"), "{message}");
     let outside = create(&one, &group("other", 1, 1)).await;
     assert_eq!(refused(outside.reason, outside.fault).0, Reason::Forbidden);
     let [mut mixed, of_two] = [group("", 1, 1), group("other", 1, 1)];

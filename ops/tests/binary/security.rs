@@ -218,7 +218,11 @@ fn a_tenant_that_is_bound_to_a_queue_is_charged_to_it() {
         "`red`",
         "`blue`",
     ]);
-    run("red-head", &["group", "create", "--bundles", "2", "--cpu", "1"]).with(1).says(&["submit a job"]);
+    run("red-head", &["group", "create", "--bundles", "2", "--cpu", "1"]).with(1).says(&[
+        "over_cap",
+        "of cpu 3, 2 are",
+        "2 more are asked for",
+    ]);
     let job = site.write("job.yaml", "jobs:\n- {name: j, tasks: [{name: t, cpu: 1}]}\n");
     let submitted = "submitted to the queue of its tenant";
     run("red-head", &["job", "submit", &job]).with(0).says(&[submitted]);

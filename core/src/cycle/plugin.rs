@@ -382,7 +382,7 @@ impl Tiers {
     }
 
     /// Returns the rules that decide about victims: those of the first tier that answers. If none of them bounds
-    /// evictions, those of the next tier that do decide with them.
+    /// evictions, those of the next tier that do decide with them. Those that [guard](guards) what queues deserve do in any case.
     fn deciding(&self, decision: Decision) -> Vec<&dyn Plugin> {
         let mut rules: Vec<&dyn Plugin> = Vec::new();
         let mut are_bounded = false;
@@ -397,6 +397,10 @@ impl Tiers {
             if are_bounded {
                 break;
             }
+        }
+        if !rules.is_empty() {
+            let all = self.tiers.iter().flatten();
+            rules.extend(all.filter(|(config, _)| guards(config, decision)).map(|(_, plugin)| &**plugin));
         }
         rules
     }
@@ -526,6 +530,12 @@ fn bounds(config: &PluginConfig, decision: Decision) -> bool {
         }
     };
     bounds && config.takes_part(decision)
+}
+
+/// Returns whether a plugin has a veto about victims in any tier. It says what queues deserve, and keeps preemption from undoing
+/// what they have reclaimed.
+fn guards(config: &PluginConfig, decision: Decision) -> bool {
+    decision == Decision::Preemptable && config.kind == PluginKind::Capacity && config.takes_part(decision)
 }
 
 fn first_of(mut orders: impl Iterator<Item = Ordering>) -> Ordering {

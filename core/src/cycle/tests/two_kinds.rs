@@ -71,6 +71,57 @@ fn queues_that_reclaim_more_than_they_deserve_are_found() {
     assert!(evicted.len() > 1, "they do not take from each other: {evicted:?}");
 }
 
+/// Returns how many tasks are evicted for one with a high priority that asks for memory only. Its queue has 2 cores and all the
+/// memory, 4, in tasks of 1 core each, and deserves so much.
+fn evicted_for_memory(deserved: [Option<i64>; 2], combination: Combination) -> usize {
+    // The rule counts wherever `capacity` is.
+    let tiers: &[&[PluginKind]] = &[&[PluginKind::Priority, PluginKind::Gang], &[PluginKind::Capacity]];
+    let config = Bed::config(&CycleConfig::default().actions, tiers);
+    let mut bed = Bed::with_memory(CycleConfig { combination, ..config }, &[(8, 4)]);
+    let queue = bed.deserving("q", 1, deserved);
+    bed.job_with_memory("low", queue, (0, 2), (1, 2), 0);
+    assert_eq!(bed.cycle().bound.len(), 2);
+    bed.job_with_memory("high", queue, (1, 1), (0, 2), 1);
+    bed.cycle().evicted.len()
+}
+
+#[test]
+fn a_queue_does_not_give_up_what_it_deserves_for_what_others_may_take() {
+    // (cores and memory that the queue deserves, whether the task keeps its place)
+    let cases = [
+        ([None, None], false),
+        ([Some(1), None], false),
+        ([Some(2), None], true),
+        ([Some(9), None], true),
+        ([Some(2), Some(3)], true),
+        // Nobody may take the memory from it.
+        ([Some(2), Some(4)], false),
+        ([None, Some(3)], false),
+    ];
+    for (deserved, stays) in cases {
+        assert_eq!(evicted_for_memory(deserved, Combination::Strict), usize::from(!stays), "{deserved:?}");
+    }
+    assert_eq!(evicted_for_memory([Some(2), None], Combination::Volcano), 1, "Volcano has no such rule");
+}
+
+#[test]
+fn a_queue_with_too_much_of_one_kind_keeps_another_kind_for_which_others_ask() {
+    let evicted = |memory: i64, combination: Combination| {
+        let config =
+            Bed::config(&CycleConfig::default().actions, &[&[PluginKind::Priority, PluginKind::Capacity]]);
+        let mut bed = Bed::with_memory(CycleConfig { combination, ..config }, &[(8, 4)]);
+        let rich = bed.deserving("rich", 1, [Some(1), Some(memory)]);
+        bed.job_with_memory("runs", rich, (0, 2), (2, 2), 0);
+        assert_eq!(bed.cycle().bound.len(), 2);
+        let poor = bed.deserving("poor", 1, [None, Some(2)]);
+        bed.job_with_memory("waits", poor, (1, 1), (0, 2), 0);
+        bed.cycle().evicted.len()
+    };
+    // It has 4 of 1 cores, and 4 of memory.
+    assert_eq!([4, 3].map(|memory| evicted(memory, Combination::Strict)), [0, 1]);
+    assert_eq!(evicted(4, Combination::Volcano), 1, "in Volcano, too much of any kind suffices");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(384))]
 

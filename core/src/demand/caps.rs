@@ -55,12 +55,19 @@ impl CapsLeft {
     }
 
     /// Counts as many equal tasks as the caps allow, at most `wanted`. Returns their number, and the cap that forbids more.
-    pub(super) fn take(&mut self, queue: QueueId, each: &Amounts, wanted: u32) -> (u32, Option<Forbids>) {
+    /// Each has its amounts, and a number of allocations.
+    pub(super) fn take(
+        &mut self,
+        queue: QueueId,
+        (each, allocations): (&Amounts, u32),
+        wanted: u32,
+    ) -> (u32, Option<Forbids>) {
         let mut count = wanted;
         let mut forbids = None;
         for of in self.chain(queue) {
             let CappedQueue { name, caps, used, allocations_left } = &self.capped[&of];
-            if let Some(left) = allocations_left.filter(|&left| left < count) {
+            let left = allocations_left.map(|left| left / allocations);
+            if let Some(left) = left.filter(|&left| left < count) {
                 count = left;
                 forbids = Some(Forbids { queue: Arc::clone(name), of: Capped::Allocations });
             }
@@ -75,16 +82,16 @@ impl CapsLeft {
         }
         self.change(queue, each, count, |of, all| {
             of.used.add(all);
-            of.allocations_left = of.allocations_left.map(|left| left - count);
+            of.allocations_left = of.allocations_left.map(|left| left - count * allocations);
         });
         (count, forbids)
     }
 
     /// Takes back what was counted and not placed.
-    pub(super) fn give_back(&mut self, queue: QueueId, each: &Amounts, count: u32) {
+    pub(super) fn give_back(&mut self, queue: QueueId, (each, allocations): (&Amounts, u32), count: u32) {
         self.change(queue, each, count, |of, all| {
             of.used.subtract(all);
-            of.allocations_left = of.allocations_left.map(|left| left + count);
+            of.allocations_left = of.allocations_left.map(|left| left + count * allocations);
         });
     }
 
@@ -124,12 +131,12 @@ mod tests {
         let each = [(Dim::CPU, 30), (Dim::MEMORY, 1)].into_iter().collect();
         let mut left = CapsLeft::new(&jobs);
         let forbids = |queue: &str| Some(Forbids { queue: queue.into(), of: Capped::Resource(Dim::CPU) });
-        assert_eq!(left.take(a, &each, 3), (2, forbids("a")));
-        assert_eq!(left.take(b, &each, 3), (1, forbids("outer")));
-        left.give_back(a, &each, 1);
-        assert_eq!(left.take(b, &each, 1), (1, None));
+        assert_eq!(left.take(a, (&each, 1), 3), (2, forbids("a")));
+        assert_eq!(left.take(b, (&each, 1), 3), (1, forbids("outer")));
+        left.give_back(a, (&each, 1), 1);
+        assert_eq!(left.take(b, (&each, 1), 1), (1, None));
         let memory = [(Dim::MEMORY, 1_000)].into_iter().collect();
-        assert_eq!(left.take(b, &memory, 9), (9, None), "memory has no cap");
+        assert_eq!(left.take(b, (&memory, 1), 9), (9, None), "memory has no cap");
     }
 
     #[test]
@@ -139,9 +146,9 @@ mod tests {
         let each = [(Dim::CPU, 30)].into_iter().collect();
         let mut left = CapsLeft::new(&jobs);
         let forbids = Some(Forbids { queue: "q".into(), of: Capped::Allocations });
-        assert_eq!(left.take(queue, &each, 2), (2, None));
-        assert_eq!(left.take(queue, &each, 2), (1, forbids.clone()));
-        left.give_back(queue, &each, 2);
-        assert_eq!(left.take(queue, &each, 5), (2, forbids));
+        assert_eq!(left.take(queue, (&each, 1), 2), (2, None));
+        assert_eq!(left.take(queue, (&each, 1), 2), (1, forbids.clone()));
+        left.give_back(queue, (&each, 1), 2);
+        assert_eq!(left.take(queue, (&each, 1), 5), (2, forbids));
     }
 }

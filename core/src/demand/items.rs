@@ -41,6 +41,11 @@ impl Item {
         Self { requests, amounts, count, askers, queue: None, apart: None, taken: Arc::default() }
     }
 
+    /// Returns what caps count of each: its amounts, and its number of allocations.
+    pub(super) fn taken_of_caps(&self) -> (&Amounts, u32) {
+        (&self.amounts, u32::try_from(self.requests.len()).expect("GROUP_BUNDLES_MAX fits u32"))
+    }
+
     /// Returns so many of an item with one asker.
     pub(super) fn with_count(&self, count: u32) -> Self {
         Self { count, askers: vec![(self.askers[0].0, count)], ..self.clone() }
@@ -194,7 +199,7 @@ pub(super) fn together(mut items: Vec<Item>, asker: Asker) -> Item {
         amounts: Amounts::zero(),
         count: 1,
         askers: vec![(asker, 1)],
-        queue: None,
+        queue: items.first().and_then(|item| item.queue),
         apart: None,
         taken: Arc::default(),
     };
@@ -228,7 +233,8 @@ impl<'a> Classes<'a> {
 
 /// Returns all that waits, in the order in which it is placed, and whether tasks were left out.
 pub(super) fn units((request, waits): (&NodesRequest, &WaitingWork), jobs: &Jobs) -> (Vec<Unit>, bool) {
-    let mut all: Vec<Unit> = groups(request).chain(waiting::groups(waits, request.groups.len())).collect();
+    let mut all: Vec<Unit> =
+        groups(request).chain(waiting::groups(waits, request.groups.len(), jobs)).collect();
     all.extend(waiting::placements(waits));
     let mut left = PLANNED_TASKS_MAX;
     let mut is_partial = false;

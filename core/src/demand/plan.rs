@@ -207,7 +207,7 @@ impl<'r> Planning<'r> {
                 wanted.push(item.count);
                 continue;
             };
-            let (count, forbids) = caps.take(queue, &item.amounts, item.count);
+            let (count, forbids) = caps.take(queue, item.taken_of_caps(), item.count);
             if let Some(Forbids { queue, of }) = forbids {
                 let reason = Unfit::Cap { queue, of };
                 if unit.gang.is_some() {
@@ -220,7 +220,10 @@ impl<'r> Planning<'r> {
         }
         if let Some((at, reason)) = capped {
             give_back(caps, unit, &wanted);
-            self.leave_gang(unit, at, reason);
+            match &unit.least {
+                Some(least) => self.place_least(unit, least, reason, (packer, caps)),
+                None => self.leave_gang(unit, at, reason),
+            }
             return;
         }
         let mut outcome = if let Some(layout) = &unit.layout {
@@ -341,7 +344,7 @@ impl<'r> Planning<'r> {
 fn give_back(caps: &mut CapsLeft, unit: &Unit, counts: &[u32]) {
     for (item, &count) in unit.items.iter().zip(counts) {
         if let Some(queue) = item.queue {
-            caps.give_back(queue, &item.amounts, count);
+            caps.give_back(queue, item.taken_of_caps(), count);
         }
     }
 }

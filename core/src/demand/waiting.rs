@@ -8,12 +8,20 @@ use super::items::{Item, Unit, together};
 use crate::group::{Spreading, Strategy, WaitingGroup, WaitingWork};
 use crate::ids::NodeId;
 use crate::jobs::nodes::Asker;
+use crate::jobs::{Jobs, QueueId};
 use crate::request::PlacementRequest;
 
 /// Returns the groups of the service that wait. Those of the request, `before` in number, have the first numbers.
-pub(super) fn groups(waiting: &WaitingWork, before: usize) -> impl Iterator<Item = Unit> + '_ {
+pub(super) fn groups<'a>(
+    waiting: &'a WaitingWork,
+    before: usize,
+    jobs: &'a Jobs,
+) -> impl Iterator<Item = Unit> + 'a {
     let first = u32::try_from(before).expect("at most FLOORS_MAX");
-    (first..).zip(&waiting.groups).flat_map(|(number, group)| units_of(group, number))
+    // Caps that count a part of a group already would count it twice.
+    let charged =
+        |group: &WaitingGroup| jobs.queue_named(group.spec.queue.as_ref().filter(|_| !group.is_charged)?);
+    (first..).zip(&waiting.groups).flat_map(move |(number, group)| units_of(group, number, charged(group)))
 }
 
 /// Returns the placements that wait, those of one priority together.
@@ -30,14 +38,15 @@ pub(super) fn placements(waiting: &WaitingWork) -> impl Iterator<Item = Unit> + 
 }
 
 /// Returns what a group lacks. It is placed at once as far as its minimum or its growth needs it, and the rest one by one.
-fn units_of(group: &WaitingGroup, number: u32) -> Vec<Unit> {
+fn units_of(group: &WaitingGroup, number: u32, queue: Option<QueueId>) -> Vec<Unit> {
     let asker = Asker::Waiting(group.id());
     let strategy = group.spec.strategy;
     let mut items: Vec<Item> = group
         .open
         .iter()
         .map(|(request, count)| {
-            let item = Item::of(&on_node_of_group(request, strategy, &group.nodes), *count, asker);
+            let of = Item::of(&on_node_of_group(request, strategy, &group.nodes), *count, asker);
+            let item = Item { queue, ..of };
             match strategy {
                 Strategy::StrictSpread => {
                     Item { apart: Some(number), taken: group.nodes.as_slice().into(), ..item }

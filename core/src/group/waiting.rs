@@ -26,6 +26,8 @@ pub struct WaitingGroup {
     pub least: u32,
     /// The nodes of its placed bundles, ascending, each once.
     pub nodes: Vec<NodeId>,
+    /// Whether its queue is charged already for some of the bundles that are not placed.
+    pub is_charged: bool,
 }
 
 impl WaitingGroup {
@@ -150,6 +152,7 @@ mod tests {
             open: vec![(request, bundles)],
             least: bundles,
             nodes: Vec::new(),
+            is_charged: false,
         }
     }
 

@@ -12,9 +12,15 @@ use crate::limits::WAITING_LOOKS_PER_PAGE;
 use crate::request::PlacementRequest;
 
 impl Planner {
-    /// Answers with a page of the groups that wait, those after the given turn. One page is of bounded work, and the rest is
-    /// asked for later.
+    /// Answers with a page of the groups that wait.
     pub(super) fn list_waiting(&mut self, tag: JobTag, after: Option<GroupTurn>) {
+        let page = self.waiting_page(after);
+        self.reply(tag, PlanReply::Waiting(page));
+    }
+
+    /// Returns a page of the groups that wait, those after the given turn. One page is of bounded work, and the rest is asked
+    /// for later.
+    pub(super) fn waiting_page(&mut self, after: Option<GroupTurn>) -> WaitingPage {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut page = WaitingPage { all: self.seeking.len() as u64, ..WaitingPage::default() };
         let mut looks = 0;
@@ -28,7 +34,7 @@ impl Planner {
             page.groups.push(waiting(turn, group));
         }
         self.replicas.meter.charge(looks);
-        self.reply(tag, PlanReply::Waiting(page));
+        page
     }
 }
 
@@ -48,7 +54,10 @@ fn waiting(turn: GroupTurn, group: &Group) -> WaitingGroup {
     let least = if group.grows_from().is_some() { all } else { missing.min(all) };
     let nodes: BTreeSet<NodeId> =
         group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
-    WaitingGroup { turn, spec: Arc::clone(&group.spec), open, least, nodes: nodes.into_iter().collect() }
+    // A bundle on a lost node keeps its charge until it has another node.
+    let is_charged = group.spec.queue.is_some() && group.open().any(|bundle| bundle.lost.is_some());
+    let spec = Arc::clone(&group.spec);
+    WaitingGroup { turn, spec, open, least, nodes: nodes.into_iter().collect(), is_charged }
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use wharf_core::cycle::CycleConfig;
-use wharf_core::demand::{Asker, NodeType, NodesPlan, NodesRequest};
+use wharf_core::demand::{Asker, NodeType, NodesPlan, NodesRequest, Unfit};
 use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::fairness::Dim;
 use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Strategy};
 use wharf_core::ids::TenantId;
 use wharf_core::jobs::{JobsReply, JobsRequest};
@@ -18,8 +19,11 @@ use wharf_core::time::Time;
 
 use crate::by_hand::{add_node, ask, check_all, cores, node_spec, settle};
 use crate::group_bed::{group_of, plan};
-use crate::jobs_bed::{gang, jobs_config, jobs_of, open_with, report, set_queue, submit_job, wait, wait_ns};
-use wharf_core::jobs::{JobId, QueueSpec, TaskId, TaskState};
+use crate::jobs_bed::{
+    INTERVAL_NS, cpu, gang, jobs_config, jobs_of, open_with, report, set_queue, submit_job, wait, wait_ns,
+};
+use crate::jobs_groups::in_queue;
+use wharf_core::jobs::{Capped, JobId, QueueSpec, TaskId, TaskState};
 
 const PLAN: Tag = 99;
 
@@ -125,6 +129,35 @@ fn a_group_that_waits_gets_nodes_and_is_placed_when_they_come() {
         assert_eq!(done, [11, 12], "{shards} shards and {planners} planners");
         let made = plan_for(&mut engine, &request, None);
         assert_eq!((needed(&made), made.fit_present, made.fit_needed), (vec![0, 0], 0, 0), "{made:?}");
+        check_all(&engine);
+    }
+}
+
+/// The keeper of jobs has them, and adds them to those of all planners.
+#[test]
+fn groups_in_queues_that_wait_get_nodes_within_their_caps() {
+    for planners in [1, 3] {
+        let mut engine = full(2, planners);
+        set_queue(&mut engine, QueueSpec { capability: cpu(10), ..QueueSpec::new("small") });
+        ask_for(&mut engine, 11, in_queue("small", 4, 2));
+        ask_for(&mut engine, 12, in_queue("all", 8, 1));
+        // The cap does not allow it with the first one.
+        ask_for(&mut engine, 13, in_queue("small", 3, 1));
+        let request = NodesRequest::new(vec![of_type("small", 4, 9), of_type("large", 8, 9)]);
+        let made = plan_for(&mut engine, &request, None);
+        assert_eq!((needed(&made), made.fit_needed, made.left_out), (vec![0, 2], 3, 0), "{made:?}");
+        let [left] = &made.unplaced[..] else { panic!("one is left: {made:?}") };
+        let cap = Unfit::Cap { queue: "small".into(), of: Capped::Resource(Dim::CPU) };
+        assert!(matches!(left.asker, Asker::Waiting(group) if group.is_in_queue()), "{left:?}");
+        assert_eq!((left.count, &left.reason), (1, &cap));
+        let mut done = Vec::new();
+        for number in 0..2 {
+            done.extend(placed(&launch(&mut engine, &format!("large{number}"), "large", 8)));
+            engine.now = engine.now.plus_nanos(INTERVAL_NS);
+            done.extend(placed(&settle(&mut engine)));
+        }
+        done.sort_unstable();
+        assert_eq!(done, [11, 12], "{planners} planners");
         check_all(&engine);
     }
 }

@@ -24,6 +24,7 @@ fn group(cpus: &[u32], strategy: Strategy) -> WaitingGroup {
         least: u32::try_from(bundles.len()).unwrap(),
         spec: Arc::new(GroupSpec::new(bundles, strategy)),
         nodes: Vec::new(),
+        is_charged: false,
     }
 }
 
@@ -164,4 +165,41 @@ fn a_task_for_one_present_node_asks_for_no_other() {
     let plan = bed.plan(&NodesRequest::new(vec![kind("a", 4, 0, 5)]));
     let [left] = &plan.unplaced[..] else { panic!("{plan:?}") };
     assert_eq!((plan.types[0].needed, left.asker, &left.reason), (0, Asker::Job(job), &Unfit::OnlyPresent));
+}
+
+#[test]
+fn groups_in_queues_ask_for_what_caps_allow() {
+    let in_queue = |group: WaitingGroup| WaitingGroup {
+        spec: Arc::new(GroupSpec { queue: Some("q".into()), ..(*group.spec).clone() }),
+        ..group
+    };
+    let cap = Unfit::Cap { queue: "q".into(), of: Capped::Resource(Dim::CPU) };
+    let types = [kind("a", 4, 0, 9)];
+    let cpu = |cores: i64| Bed::capped([(Dim::CPU, cores * 10_000)].into_iter().collect());
+    let least = |cpus: &[u32], strategy, least| in_queue(WaitingGroup { least, ..group(cpus, strategy) });
+    let bed = cpu(10);
+    let needs = |group| needed(&bed, &types, group);
+    assert_eq!(needs(least(&[4, 4], Strategy::Pack, 2)), (vec![2], vec![]));
+    assert_eq!(needs(least(&[4, 4, 4], Strategy::Pack, 3)), (vec![0], vec![(3, cap.clone())]));
+    // Beyond the minimum, it gets what the cap allows.
+    assert_eq!(needs(least(&[4, 4, 4], Strategy::Pack, 1)), (vec![2], vec![(1, cap.clone())]));
+    assert_eq!(needs(least(&[4, 4, 4], Strategy::StrictSpread, 2)), (vec![2], vec![(1, cap.clone())]));
+    // Another one, in no queue, is not bound by it.
+    assert_eq!(needs(group(&[4, 4, 4], Strategy::Pack)), (vec![3], vec![]));
+    // The cap counts what is placed for a bundle on a lost node already.
+    let charged = WaitingGroup { is_charged: true, ..least(&[4, 4, 4], Strategy::Pack, 0) };
+    assert_eq!(needs(charged), (vec![3], vec![]));
+    // Bundles that go to one node are as many allocations.
+    let mut bed = Bed::new();
+    let most = QueueSpec { allocations_max: Some(3), ..QueueSpec::new("few") };
+    bed.cluster.scheduler_mut().jobs_mut().add_queue(most).unwrap();
+    let few = |count: usize| {
+        let group = group(&vec![1; count], Strategy::StrictPack);
+        let spec = GroupSpec { queue: Some("few".into()), ..(*group.spec).clone() };
+        needed(&bed, &types, WaitingGroup { spec: Arc::new(spec), ..group })
+    };
+    assert_eq!(few(3), (vec![1], vec![]));
+    let (none, left) = few(4);
+    assert_eq!((none, left.len()), (vec![0], 1));
+    assert_eq!(left[0].1, Unfit::Cap { queue: "few".into(), of: Capped::Allocations });
 }

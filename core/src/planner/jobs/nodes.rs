@@ -105,8 +105,9 @@ impl Planner {
         if is_copied && matches!(copying.waiting, Collecting::Later) {
             copying.waiting = Collecting::Pages(self.collect_waiting());
         }
+        self.list_own_groups(&mut copying.waiting);
         let keeper = self.keeper_mut();
-        if !is_copied || copying.waiting.is_awaiting() {
+        if !is_copied || !copying.waiting.is_complete() {
             keeper.nodes.copying = Some(copying);
             return;
         }

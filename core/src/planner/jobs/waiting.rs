@@ -20,7 +20,7 @@ const CLIENT: u64 = 0;
 pub(in crate::planner) const PLACEMENTS_TAG: Tag = Tag::MAX - 2;
 
 impl Planner {
-    /// Begins to collect what waits.
+    /// Begins to collect what waits. The groups of the keeper come [page by page](Self::list_own_groups).
     pub(super) fn collect_waiting(&mut self) -> Pages {
         let planners = self.port.planner_count();
         for planner in 0..planners {
@@ -28,7 +28,20 @@ impl Planner {
         }
         let shards = self.keeper_mut().replicas().len();
         self.ask_for_placements(0, 0);
-        Pages { groups: WaitingPages::new(planners), placements: PlacementPages::new(shards) }
+        Pages {
+            groups: WaitingPages::new(planners + 1),
+            placements: PlacementPages::new(shards),
+            own: Some(None),
+            planners,
+        }
+    }
+
+    /// Adds the next page of the groups of the keeper, which are those in queues.
+    pub(super) fn list_own_groups(&mut self, collecting: &mut Collecting) {
+        let Collecting::Pages(pages) = collecting else { return };
+        let Some(after) = pages.own.take() else { return };
+        let page = self.waiting_page(after);
+        pages.own = pages.groups.take(pages.planners, page).map(Some);
     }
 
     /// Asks a planner for a page. The answer has the number of the planner as its tag.
@@ -68,6 +81,10 @@ impl Planner {
 pub(super) struct Pages {
     groups: WaitingPages,
     placements: PlacementPages,
+    /// After which turn the next page of the keeper's own groups begins. `None`: there is none.
+    own: Option<Option<GroupTurn>>,
+    /// The number of planners but the keeper, which comes after them.
+    planners: usize,
 }
 
 impl Pages {
@@ -126,15 +143,24 @@ pub(super) enum Collecting {
 }
 
 impl Collecting {
-    /// Returns whether answers are missing.
+    /// Returns whether nothing can be done before others answer.
     pub(super) fn is_awaiting(&self) -> bool {
-        matches!(self, Self::Pages(pages) if !pages.is_complete())
+        matches!(self, Self::Pages(pages) if pages.own.is_none() && !pages.is_complete())
+    }
+
+    /// Returns whether all is collected that is wanted.
+    pub(super) fn is_complete(&self) -> bool {
+        match self {
+            Self::Later => false,
+            Self::Pages(pages) => pages.is_complete(),
+            Self::Unwanted => true,
+        }
     }
 
     /// Returns what waits, when all have answered.
     pub(super) fn into_work(self) -> WaitingWork {
         match self {
-            Self::Pages(Pages { groups, mut placements }) => {
+            Self::Pages(Pages { groups, mut placements, .. }) => {
                 placements.cut();
                 let mut work = groups.into_work();
                 work.placements = placements.rows;

@@ -153,6 +153,12 @@ pub(super) trait Plugin: Send {
         None
     }
 
+    /// Returns whether a queue may give up all these tasks for another of its tasks. It is asked in addition to
+    /// [`preemptable`](Self::preemptable), in whatever tier it is.
+    fn may_give_up(&self, _: Facts<'_>, _: TaskId, _victims: &[TaskId]) -> bool {
+        true
+    }
+
     /// Returns those of `candidates` that may be evicted for a task of another queue, or `None` to abstain.
     fn reclaimable(&self, _: Facts<'_>, _: TaskId, _: &[TaskId]) -> Option<Vec<TaskId>> {
         None
@@ -382,7 +388,7 @@ impl Tiers {
     }
 
     /// Returns the rules that decide about victims: those of the first tier that answers. If none of them bounds
-    /// evictions, those of the next tier that do decide with them. Those that [guard](guards) what queues deserve do in any case.
+    /// evictions, those of the next tier that do decide with them.
     fn deciding(&self, decision: Decision) -> Vec<&dyn Plugin> {
         let mut rules: Vec<&dyn Plugin> = Vec::new();
         let mut are_bounded = false;
@@ -397,10 +403,6 @@ impl Tiers {
             if are_bounded {
                 break;
             }
-        }
-        if !rules.is_empty() {
-            let all = self.tiers.iter().flatten();
-            rules.extend(all.filter(|(config, _)| guards(config, decision)).map(|(_, plugin)| &**plugin));
         }
         rules
     }
@@ -451,6 +453,11 @@ impl Tiers {
             }
         }
         Some(accepted)
+    }
+
+    /// Returns whether a queue may give up all these tasks for another of its tasks.
+    pub(super) fn may_give_up(&self, facts: Facts<'_>, task: TaskId, victims: &[TaskId]) -> bool {
+        self.all(Decision::Preemptable).all(|plugin| plugin.may_give_up(facts, task, victims))
     }
 
     /// Returns whether a rule lets running gangs go as a whole.
@@ -530,12 +537,6 @@ fn bounds(config: &PluginConfig, decision: Decision) -> bool {
         }
     };
     bounds && config.takes_part(decision)
-}
-
-/// Returns whether a plugin has a veto about victims in any tier. It says what queues deserve, and keeps preemption from undoing
-/// what they have reclaimed.
-fn guards(config: &PluginConfig, decision: Decision) -> bool {
-    decision == Decision::Preemptable && config.kind == PluginKind::Capacity && config.takes_part(decision)
 }
 
 fn first_of(mut orders: impl Iterator<Item = Ordering>) -> Ordering {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::config::Decision;
+use super::config::{Action, Decision};
 use super::spots::Spot;
 use super::trial::{Cycle, Place};
 use crate::fairness::{Amounts, Dim};
@@ -119,16 +119,49 @@ impl Cycle<'_> {
             return None;
         }
         let need = Need { task, class: &class, node, place, from };
-        let agreed = self.tiers().victims(self.facts(), from.decision(), task, &candidates);
+        // Each of several tasks may be one that its queue gives up, or only all together.
+        let alone = candidates.iter().copied().filter(|&victim| self.may_give_up(need, &[victim]));
+        let alone: Vec<TaskId> = alone.collect();
+        let found = self.victims_among(need, &alone);
+        if found.is_some() || alone.len() == candidates.len() {
+            return found;
+        }
+        self.victims_among(need, &candidates)
+    }
+
+    /// Returns a smallest set of these tasks to evict by all rules, single ones and gangs that go as a whole.
+    fn victims_among(&mut self, need: Need<'_>, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        let decision = need.from.decision();
+        let agreed = self.tiers().victims(self.facts(), decision, need.task, candidates);
         let found = self.smallest_set(need, agreed);
+        let found = found.filter(|victims| self.may_give_up(need, victims));
         if found.is_some() {
             return found;
         }
         // Rules that each accept some of several tasks may accept different ones. Asked about one task after the other,
         // they may agree on more.
-        let jointly = self.tiers().victims_jointly(self.facts(), from.decision(), task, &candidates);
+        let jointly = self.tiers().victims_jointly(self.facts(), decision, need.task, candidates);
         let found = jointly.and_then(|victims| self.smallest_set(need, victims));
-        found.or_else(|| self.victims_with_gangs(need, &candidates))
+        let found = found.filter(|victims| self.may_give_up(need, victims));
+        if found.is_some() {
+            return found;
+        }
+        let found = self.victims_with_gangs(need, candidates);
+        found.filter(|victims| self.may_give_up(need, victims))
+    }
+
+    /// Returns whether a queue may give up these tasks for another of its tasks. It may if nobody could take the place of that one
+    /// from it.
+    fn may_give_up(&self, need: Need<'_>, victims: &[TaskId]) -> bool {
+        let is_kept = || {
+            !self.config.actions.contains(&Action::Reclaim)
+                || !self.tiers().orders_reclaim()
+                || !self.jobs.task(need.task).preemptable
+                || !self.is_reclaimable(self.queue_of(need.task.job))
+        };
+        !matches!(need.from, From::OtherJobs | From::SameJob)
+            || self.tiers().may_give_up(self.facts(), need.task, victims)
+            || is_kept()
     }
 
     /// Returns a smallest set of these tasks that must go so that a task fits on a node.

@@ -159,43 +159,34 @@ impl Plugin for Capacity {
 
     /// A queue does not give up what it deserves for a task that others may take from it at once.
     ///
-    /// So a task keeps its place if, without it, its queue had less than it deserves of some kind, and more than it deserves of
-    /// something that the other task asks for. A task that asks for nothing that its queue deserves counts as the latter.
-    /// Otherwise, the queue would reclaim what it gave up, and with it kinds of which it deserves less.
-    fn preemptable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
-        if self.any_kind_suffices {
-            return None;
+    /// So tasks keep their places if, with the other task instead, their queue had less than it deserves of some kind, and more
+    /// than it deserves of something that the other asks for. One that asks for nothing that its queue deserves counts as the
+    /// latter. Otherwise, the queue would reclaim what it gave up, and with it kinds of which it deserves less.
+    fn may_give_up(&self, facts: Facts<'_>, task: TaskId, victims: &[TaskId]) -> bool {
+        let asked = &facts.jobs.task(task).class.amounts;
+        // Nobody reclaims from a task that has nothing.
+        if self.any_kind_suffices || asked.is_zero() {
+            return true;
         }
         let queue = facts.jobs.job(task.job).spec().queue;
-        let asked = &facts.jobs.task(task).class.amounts;
         let deserved = &self.of(queue).deserved;
         let before = facts.jobs.queue(queue).usage().planned();
-        let is_exposed = |after: &Amounts| {
-            let mut relevant = asked.iter().filter(|&(dim, _)| deserved.get(dim) > 0).peekable();
-            relevant.peek().is_none() || relevant.any(|(dim, _)| after.get(dim) > deserved.get(dim))
-        };
-        let mut left = before.clone();
-        let mut victims = Vec::new();
-        for &victim in candidates {
-            let amounts = &facts.jobs.task(victim).class.amounts;
-            let without = left.minus_or_zero(amounts);
-            let after = without.plus(asked);
-            let mut kinds = amounts.iter();
-            let gives_up = kinds.any(|(dim, _)| after.get(dim) < before.get(dim).min(deserved.get(dim)));
-            if !gives_up || !is_exposed(&after) {
-                left = without;
-                victims.push(victim);
-            }
-        }
-        Some(victims)
+        let mut given = Amounts::zero();
+        victims.iter().for_each(|&victim| given.add(&facts.jobs.task(victim).class.amounts));
+        let after = before.minus_or_zero(&given).plus(asked);
+        let least = |dim: Dim| before.get(dim).min(deserved.get(dim));
+        let mut relevant = asked.iter().filter(|&(dim, _)| deserved.get(dim) > 0).peekable();
+        let is_exposed =
+            relevant.peek().is_none() || relevant.any(|(dim, _)| after.get(dim) > deserved.get(dim));
+        !is_exposed || given.iter().all(|(dim, _)| after.get(dim) >= least(dim))
     }
 
     /// A task may be evicted if it has something that the other task asks for and its queue keeps its guarantee. In
-    /// addition, its queue must use more than it deserves of something that the task has and the other asks for, or deserve
-    /// nothing of all that the task has.
+    /// addition, its queue must deserve nothing of all that the task has, or use more than it deserves: of something that the
+    /// task has and the queue deserves, and of something that the task has and the other asks for.
     ///
-    /// In Volcano, too much of anything that the task has suffices. Then queues can take from each other in turns: each has too
-    /// much of one kind, and loses another one, of which it deserves more.
+    /// In Volcano, the first of these suffices. Then queues can take from each other in turns: each has too much of one kind,
+    /// and loses another one, of which it deserves more.
     fn reclaimable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
         let asked = &facts.jobs.task(task).class.amounts;
         let is_wanted = |dim: Dim| self.any_kind_suffices || asked.get(dim) > 0;
@@ -207,9 +198,11 @@ impl Plugin for Capacity {
             let kept = left.entry(queue).or_insert_with(|| facts.jobs.queue(queue).usage().planned());
             let without = kept.minus_or_zero(amounts);
             let deserved = &self.of(queue).deserved;
+            let has_too_much = |(dim, _): (Dim, i64)| kept.get(dim) > deserved.get(dim);
             let mut relevant = amounts.iter().filter(|&(dim, _)| deserved.get(dim) > 0).peekable();
             let is_spare = relevant.peek().is_none()
-                || relevant.any(|(dim, _)| is_wanted(dim) && kept.get(dim) > deserved.get(dim))
+                || relevant.any(has_too_much)
+                    && amounts.iter().filter(|&(dim, _)| is_wanted(dim)).any(has_too_much)
                 || is_planted(PlantedBug::DeservedReclaimed);
             let serves = amounts.iter().any(|(dim, _)| asked.get(dim) > 0);
             if serves && is_spare && facts.jobs.queue(queue).spec().guarantee.is_within(&without) {

@@ -104,6 +104,38 @@ fn a_queue_does_not_give_up_what_it_deserves_for_what_others_may_take() {
     assert_eq!(evicted_for_memory([Some(2), None], Combination::Volcano), 1, "Volcano has no such rule");
 }
 
+/// Without one of two tasks, the queue has too much memory with the other task instead. Without both, it has not.
+#[test]
+fn a_queue_gives_up_several_tasks_together() {
+    let tiers: &[&[PluginKind]] = &[&[PluginKind::Priority, PluginKind::Gang, PluginKind::Capacity]];
+    for (deserved, evicted) in [(4, 2), (3, 0)] {
+        let mut bed = Bed::with_memory(Bed::config(&CycleConfig::default().actions, tiers), &[(8, 4)]);
+        let queue = bed.deserving("q", 1, [Some(2), Some(deserved)]);
+        bed.job_with_memory("low", queue, (0, 2), (1, 2), 0);
+        assert_eq!(bed.cycle().bound.len(), 2);
+        bed.job_with_memory("high", queue, (1, 1), (0, 4), 1);
+        assert_eq!(bed.cycle().evicted.len(), evicted, "{deserved} of memory is deserved");
+    }
+}
+
+#[test]
+fn a_queue_from_which_nobody_reclaims_gives_up_what_its_priorities_say() {
+    let tiers: &[&[PluginKind]] = &[&[PluginKind::Priority, PluginKind::Gang, PluginKind::Capacity]];
+    let evicted = |actions: &[Action], reclaimable: bool| {
+        let mut bed = Bed::with_memory(Bed::config(actions, tiers), &[(8, 4)]);
+        let deserved = Some([(Dim::CPU, 20_000)].into_iter().collect());
+        let spec = QueueSpec { deserved, reclaimable, ..QueueSpec::new("q") };
+        let queue = bed.cluster.scheduler_mut().jobs_mut().add_queue(spec).unwrap();
+        bed.job_with_memory("low", queue, (0, 2), (1, 2), 0);
+        assert_eq!(bed.cycle().bound.len(), 2);
+        bed.job_with_memory("high", queue, (1, 1), (0, 2), 1);
+        bed.cycle().evicted.len()
+    };
+    assert_eq!(evicted(&[Action::Allocate, Action::Preempt, Action::Reclaim], true), 0);
+    assert_eq!(evicted(&[Action::Allocate, Action::Preempt, Action::Reclaim], false), 1);
+    assert_eq!(evicted(&[Action::Allocate, Action::Preempt], true), 1);
+}
+
 #[test]
 fn a_queue_with_too_much_of_one_kind_keeps_another_kind_for_which_others_ask() {
     let evicted = |memory: i64, combination: Combination| {
@@ -119,6 +151,7 @@ fn a_queue_with_too_much_of_one_kind_keeps_another_kind_for_which_others_ask() {
     };
     // It has 4 of 1 cores, and 4 of memory.
     assert_eq!([4, 3].map(|memory| evicted(memory, Combination::Strict)), [0, 1]);
+    assert_eq!(evicted(0, Combination::Strict), 1, "of what it deserves nothing, it has too much");
     assert_eq!(evicted(4, Combination::Volcano), 1, "in Volcano, too much of any kind suffices");
 }
 

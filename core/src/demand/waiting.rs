@@ -18,10 +18,13 @@ pub(super) fn groups<'a>(
     jobs: &'a Jobs,
 ) -> impl Iterator<Item = Unit> + 'a {
     let first = u32::try_from(before).expect("at most FLOORS_MAX");
-    // Caps that count a part of a group already would count it twice.
-    let charged =
-        |group: &WaitingGroup| jobs.queue_named(group.spec.queue.as_ref().filter(|_| !group.is_charged)?);
-    (first..).zip(&waiting.groups).flat_map(move |(number, group)| units_of(group, number, charged(group)))
+    let queue = |group: &WaitingGroup| jobs.queue_named(group.spec.queue.as_ref()?);
+    (first..).zip(&waiting.groups).flat_map(move |(number, group)| {
+        let queue = queue(group);
+        let mut units = units_of(group, number, queue);
+        units.extend(passed_over(group, queue));
+        units
+    })
 }
 
 /// Returns the placements that wait, those of one priority together.
@@ -37,10 +40,23 @@ pub(super) fn placements(waiting: &WaitingWork) -> impl Iterator<Item = Unit> + 
     })
 }
 
-/// Returns what a group lacks. It is placed at once as far as its minimum or its growth needs it, and the rest one by one.
+/// Returns what a group lacks that its queue cannot be charged for now. The plan says why it gets no nodes.
+fn passed_over(group: &WaitingGroup, queue: Option<QueueId>) -> Option<Unit> {
+    let item = |(request, count): &(Arc<PlacementRequest>, u32)| {
+        let on_node = on_node_of_group(request, group.spec.strategy, &group.nodes);
+        Item { queue, ..Item::of(&on_node, *count, Asker::Waiting(group.id())) }
+    };
+    let mut items: Vec<Item> = group.passed_over.iter().map(item).collect();
+    items.sort_by_cached_key(Item::rank);
+    (!items.is_empty()).then(|| Unit { priority: group.spec.priority, items, ..Unit::default() })
+}
+
+/// Returns what a group lacks and its queue can be charged for. It is placed at once as far as its minimum or its growth needs it, and the rest one by one.
 fn units_of(group: &WaitingGroup, number: u32, queue: Option<QueueId>) -> Vec<Unit> {
     let asker = Asker::Waiting(group.id());
     let strategy = group.spec.strategy;
+    // Caps that count a part of a group already would count it twice.
+    let queue = queue.filter(|_| !group.is_charged);
     let mut items: Vec<Item> = group
         .open
         .iter()

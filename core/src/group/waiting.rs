@@ -20,12 +20,15 @@ pub struct WaitingGroup {
     pub turn: GroupTurn,
     /// Its spec. What it lacks may differ from the bundles in it.
     pub spec: Arc<GroupSpec>,
-    /// The requests of the bundles that are not placed, each with how many there are of it. At least one.
+    /// The requests of the bundles that are not placed, each with how many there are of it. At least one, with those that are
+    /// passed over.
     pub open: Vec<(Arc<PlacementRequest>, u32)>,
     /// How many of these are placed together or not at all. 0: each is placed by itself.
     pub least: u32,
     /// The nodes of its placed bundles, ascending, each once.
     pub nodes: Vec<NodeId>,
+    /// The requests of those that the cap of its queue does not allow now. They are not in `open`, and are placed later.
+    pub passed_over: Vec<(Arc<PlacementRequest>, u32)>,
     /// Whether its queue is charged already for some of the bundles that are not placed.
     pub is_charged: bool,
 }
@@ -40,7 +43,7 @@ impl WaitingGroup {
     /// Returns the number of bundles that are not placed.
     #[must_use]
     pub fn bundles(&self) -> u64 {
-        self.open.iter().map(|&(_, count)| u64::from(count)).sum()
+        self.open.iter().chain(&self.passed_over).map(|&(_, count)| u64::from(count)).sum()
     }
 }
 
@@ -152,6 +155,7 @@ mod tests {
             open: vec![(request, bundles)],
             least: bundles,
             nodes: Vec::new(),
+            passed_over: Vec::new(),
             is_charged: false,
         }
     }

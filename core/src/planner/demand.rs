@@ -31,21 +31,22 @@ impl Planner {
             }
             let group = &self.groups[&turn.2];
             looks += 1 + group.bundles.len() as u64;
-            page.groups.push(waiting(turn, group));
+            page.groups.push(waiting(turn, group, &self.placed_later(turn.2)));
         }
         self.replicas.meter.charge(looks);
         page
     }
 }
 
-/// Returns what a group lacks that waits.
-fn waiting(turn: GroupTurn, group: &Group) -> WaitingGroup {
-    let mut open: Vec<(Arc<PlacementRequest>, u32)> = Vec::new();
+/// Returns what a group lacks that waits. Some bundles are placed later, as the cap of its queue does not allow them.
+fn waiting(turn: GroupTurn, group: &Group, later: &BTreeSet<u32>) -> WaitingGroup {
+    let [mut open, mut passed_over]: [Vec<(Arc<PlacementRequest>, u32)>; 2] = Default::default();
     for bundle in group.open() {
+        let of = if later.contains(&bundle.index) { &mut passed_over } else { &mut open };
         // Equal bundles mostly share one request and follow each other.
-        match open.last_mut().filter(|(request, _)| Arc::ptr_eq(request, &bundle.request)) {
+        match of.last_mut().filter(|(request, _)| Arc::ptr_eq(request, &bundle.request)) {
             Some((_, count)) => *count += 1,
-            None => open.push((Arc::clone(&bundle.request), 1)),
+            None => of.push((Arc::clone(&bundle.request), 1)),
         }
     }
     let all: u32 = open.iter().map(|&(_, count)| count).sum();
@@ -57,7 +58,7 @@ fn waiting(turn: GroupTurn, group: &Group) -> WaitingGroup {
     // A bundle on a lost node keeps its charge until it has another node.
     let is_charged = group.spec.queue.is_some() && group.open().any(|bundle| bundle.lost.is_some());
     let spec = Arc::clone(&group.spec);
-    WaitingGroup { turn, spec, open, least, nodes: nodes.into_iter().collect(), is_charged }
+    WaitingGroup { turn, spec, open, least, nodes: nodes.into_iter().collect(), passed_over, is_charged }
 }
 
 #[cfg(test)]
@@ -98,16 +99,18 @@ mod tests {
         let large = Arc::new(cores(4));
         let requests = [&small, &small, &large, &small, &small].map(Arc::clone);
         let mut group = group(&requests, 3);
-        let before = waiting(group.turn(), &group);
+        let before = waiting(group.turn(), &group, &BTreeSet::new());
         assert_eq!((counts(&before), before.least, before.bundles()), (vec![2, 1, 2], 3, 5));
         assert_eq!((before.id(), before.nodes.len()), (group.id, 0));
         place(&mut group, 0, 9);
         place(&mut group, 3, 8);
         place(&mut group, 4, 9);
-        let after = waiting(group.turn(), &group);
+        let after = waiting(group.turn(), &group, &BTreeSet::new());
         // It has its minimum: the rest is placed one by one.
         assert_eq!((counts(&after), after.least), (vec![1, 1], 0));
         assert_eq!(after.nodes, [NodeId(8), NodeId(9)]);
+        let capped = waiting(group.turn(), &group, &BTreeSet::from([2]));
+        assert_eq!((counts(&capped), capped.passed_over, capped.least), (vec![1], vec![(large, 1)], 0));
     }
 
     #[test]
@@ -118,7 +121,7 @@ mod tests {
         place(&mut group, 1, 1);
         let first = group.add(&[Arc::new(cores(2)), Arc::new(cores(3))]);
         group.job = Some(Job::new(1, Some(first), None));
-        let waiting = waiting(group.turn(), &group);
+        let waiting = waiting(group.turn(), &group, &BTreeSet::new());
         assert_eq!((counts(&waiting), waiting.least), (vec![1, 1], 2));
     }
 }

@@ -131,6 +131,13 @@ impl Planner {
         Ok(Some(affordable))
     }
 
+    /// Returns which bundles of a group that waits are placed later than the others, because its queue cannot be charged for them.
+    pub(super) fn placed_later(&self, id: GroupId) -> BTreeSet<u32> {
+        let affordable = self.affordable(id).ok().flatten().unwrap_or_default();
+        let is_refused = affordable.refused(&self.groups[&id]).is_some();
+        if is_refused { BTreeSet::new() } else { affordable.passed_over }
+    }
+
     /// Returns why the queue of a group that waits does not allow what it needs.
     pub(super) fn refused_by_queue(&self, id: GroupId) -> Option<NotCharged> {
         self.affordable(id).map_or_else(Some, |affordable| affordable?.refused(&self.groups[&id]))

@@ -162,6 +162,21 @@ fn groups_in_queues_that_wait_get_nodes_within_their_caps() {
     }
 }
 
+/// The cap allows the first, large bundle. The small one after it is passed over, though it would fit alone.
+#[test]
+fn nodes_are_for_the_bundles_that_are_charged_first() {
+    let mut engine = full(1, 1);
+    set_queue(&mut engine, QueueSpec { capability: cpu(8), ..QueueSpec::new("small") });
+    let bundles = [8, 1].map(|cpu| Arc::new(cores(cpu))).to_vec();
+    let spec = GroupSpec { bundles, min_members: 1, ..in_queue("small", 1, 1) };
+    ask_for(&mut engine, 11, spec);
+    let request = NodesRequest::new(vec![of_type("small", 1, 9), of_type("large", 8, 9)]);
+    let made = plan_for(&mut engine, &request, None);
+    assert_eq!((needed(&made), made.unplaced.len()), (vec![0, 1], 1), "{made:?}");
+    assert_eq!(placed(&launch(&mut engine, "large0", "large", 8)), [11]);
+    check_all(&engine);
+}
+
 #[test]
 fn groups_and_jobs_are_planned_in_one_order_of_priority() {
     let mut engine = full(2, 2);

@@ -39,6 +39,7 @@ fn random_group(number: u32, of: &RandomGroup, present: &[NodeId]) -> WaitingGro
         least: u32::try_from((*least).max(usize::from(nodes.is_empty())).min(bundles.len())).unwrap(),
         spec: Arc::new(GroupSpec { topology, ..GroupSpec::new(bundles, strategy) }),
         nodes,
+        passed_over: Vec::new(),
         is_charged: false,
     }
 }

@@ -24,6 +24,7 @@ fn group(cpus: &[u32], strategy: Strategy) -> WaitingGroup {
         least: u32::try_from(bundles.len()).unwrap(),
         spec: Arc::new(GroupSpec::new(bundles, strategy)),
         nodes: Vec::new(),
+        passed_over: Vec::new(),
         is_charged: false,
     }
 }
@@ -184,6 +185,11 @@ fn groups_in_queues_ask_for_what_caps_allow() {
     // Beyond the minimum, it gets what the cap allows.
     assert_eq!(needs(least(&[4, 4, 4], Strategy::Pack, 1)), (vec![2], vec![(1, cap.clone())]));
     assert_eq!(needs(least(&[4, 4, 4], Strategy::StrictSpread, 2)), (vec![2], vec![(1, cap.clone())]));
+    // The cap counts bundles in their order, and these are planned for first, whatever their size.
+    let later =
+        WaitingGroup { passed_over: group(&[1], Strategy::Pack).open, ..least(&[4, 4], Strategy::Pack, 1) };
+    assert_eq!(needed(&cpu(8), &types, later.clone()), (vec![2], vec![(1, cap.clone())]));
+    assert_eq!(needs(WaitingGroup { is_charged: true, ..later }), (vec![3], vec![]), "the cap is 10");
     // Another one, in no queue, is not bound by it.
     assert_eq!(needs(group(&[4, 4, 4], Strategy::Pack)), (vec![3], vec![]));
     // The cap counts what is placed for a bundle on a lost node already.

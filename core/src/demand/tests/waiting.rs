@@ -188,7 +188,7 @@ fn groups_in_queues_ask_for_what_caps_allow() {
     // The cap counts bundles in their order, and these are planned for first, whatever their size.
     let later =
         WaitingGroup { passed_over: group(&[1], Strategy::Pack).open, ..least(&[4, 4], Strategy::Pack, 1) };
-    assert_eq!(needed(&cpu(8), &types, later.clone()), (vec![2], vec![(1, cap.clone())]));
+    assert_eq!(needed(&cpu(8), &types, later.clone()), (vec![2], vec![(1, cap)]));
     assert_eq!(needs(WaitingGroup { is_charged: true, ..later }), (vec![3], vec![]), "the cap is 10");
     // Another one, in no queue, is not bound by it.
     assert_eq!(needs(group(&[4, 4, 4], Strategy::Pack)), (vec![3], vec![]));

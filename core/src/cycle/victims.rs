@@ -134,7 +134,6 @@ impl Cycle<'_> {
         let decision = need.from.decision();
         let agreed = self.tiers().victims(self.facts(), decision, need.task, candidates);
         let found = self.smallest_set(need, agreed);
-        let found = found.filter(|victims| self.may_give_up(need, victims));
         if found.is_some() {
             return found;
         }
@@ -142,17 +141,12 @@ impl Cycle<'_> {
         // they may agree on more.
         let jointly = self.tiers().victims_jointly(self.facts(), decision, need.task, candidates);
         let found = jointly.and_then(|victims| self.smallest_set(need, victims));
-        let found = found.filter(|victims| self.may_give_up(need, victims));
-        if found.is_some() {
-            return found;
-        }
-        let found = self.victims_with_gangs(need, candidates);
-        found.filter(|victims| self.may_give_up(need, victims))
+        found.or_else(|| self.victims_with_gangs(need, candidates))
     }
 
     /// Returns whether a queue may give up these tasks for another of its tasks. It may if nobody could take the place of that one
     /// from it.
-    fn may_give_up(&self, need: Need<'_>, victims: &[TaskId]) -> bool {
+    pub(super) fn may_give_up(&self, need: Need<'_>, victims: &[TaskId]) -> bool {
         let is_kept = || {
             !self.config.actions.contains(&Action::Reclaim)
                 || !self.tiers().orders_reclaim()
@@ -164,7 +158,7 @@ impl Cycle<'_> {
             || is_kept()
     }
 
-    /// Returns a smallest set of these tasks that must go so that a task fits on a node.
+    /// Returns a smallest set of these tasks that must go so that a task fits on a node, if their queue may give them up.
     fn smallest_set(&mut self, need: Need<'_>, victims: Vec<TaskId>) -> Option<Vec<TaskId>> {
         if victims.is_empty() || !self.may_suffice(need.class, need.node, need.place, &victims) {
             return None;
@@ -192,7 +186,7 @@ impl Cycle<'_> {
             }
         }
         self.undo(savepoint);
-        fits.then_some(evicted)
+        fits.then_some(evicted).filter(|victims| self.may_give_up(need, victims))
     }
 
     /// Returns whether a task fits on a node, and its queue may have it, once what is releasing has ended. `evicts` says

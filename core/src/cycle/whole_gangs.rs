@@ -43,7 +43,8 @@ impl Cycle<'_> {
             self.spare_units(need, &mut evicted);
         }
         self.undo(savepoint);
-        fits.then(|| evicted.into_iter().flat_map(|unit| unit.tasks.iter().copied()).collect())
+        let victims: Vec<TaskId> = evicted.into_iter().flat_map(|unit| unit.tasks.iter().copied()).collect();
+        (fits && self.may_give_up(need, &victims)).then_some(victims)
     }
 
     /// Spares what is not needed, the last ones first. Nothing of a gang that goes as a whole is spared alone.

@@ -22,7 +22,7 @@ pub(super) fn groups<'a>(
     (first..).zip(&waiting.groups).flat_map(move |(number, group)| {
         let queue = queue(group);
         let mut units = units_of(group, number, queue);
-        units.extend(passed_over(group, queue));
+        units.extend(passed_over(group, number, queue));
         units
     })
 }
@@ -41,37 +41,42 @@ pub(super) fn placements(waiting: &WaitingWork) -> impl Iterator<Item = Unit> + 
 }
 
 /// Returns what a group lacks that its queue cannot be charged for now. The plan says why it gets no nodes.
-fn passed_over(group: &WaitingGroup, queue: Option<QueueId>) -> Option<Unit> {
-    let item = |(request, count): &(Arc<PlacementRequest>, u32)| {
-        let on_node = on_node_of_group(request, group.spec.strategy, &group.nodes);
-        Item { queue, ..Item::of(&on_node, *count, Asker::Waiting(group.id())) }
-    };
-    let mut items: Vec<Item> = group.passed_over.iter().map(item).collect();
-    items.sort_by_cached_key(Item::rank);
+fn passed_over(group: &WaitingGroup, number: u32, queue: Option<QueueId>) -> Option<Unit> {
+    let items = items_of(group, number, &group.passed_over, queue);
     (!items.is_empty()).then(|| Unit { priority: group.spec.priority, items, ..Unit::default() })
 }
 
-/// Returns what a group lacks and its queue can be charged for. It is placed at once as far as its minimum or its growth needs it, and the rest one by one.
+/// Returns some bundles of a group as items, the hardest to place first.
+fn items_of(
+    group: &WaitingGroup,
+    number: u32,
+    bundles: &[(Arc<PlacementRequest>, u32)],
+    queue: Option<QueueId>,
+) -> Vec<Item> {
+    let strategy = group.spec.strategy;
+    let item = |(request, count): &(Arc<PlacementRequest>, u32)| {
+        let asker = Asker::Waiting(group.id());
+        let of = Item::of(&on_node_of_group(request, strategy, &group.nodes), *count, asker);
+        let item = Item { queue, ..of };
+        match strategy {
+            Strategy::StrictSpread => {
+                Item { apart: Some(number), taken: group.nodes.as_slice().into(), ..item }
+            }
+            Strategy::Pack | Strategy::Spread | Strategy::StrictPack => item,
+        }
+    };
+    let mut items: Vec<Item> = bundles.iter().map(item).collect();
+    items.sort_by_cached_key(Item::rank);
+    items
+}
+
+/// Returns what a group lacks that its queue can be charged for. It is placed at once as far as its minimum or its growth needs
+/// it, and the rest one by one.
 fn units_of(group: &WaitingGroup, number: u32, queue: Option<QueueId>) -> Vec<Unit> {
     let asker = Asker::Waiting(group.id());
     let strategy = group.spec.strategy;
     // Caps that count a part of a group already would count it twice.
-    let queue = queue.filter(|_| !group.is_charged);
-    let mut items: Vec<Item> = group
-        .open
-        .iter()
-        .map(|(request, count)| {
-            let of = Item::of(&on_node_of_group(request, strategy, &group.nodes), *count, asker);
-            let item = Item { queue, ..of };
-            match strategy {
-                Strategy::StrictSpread => {
-                    Item { apart: Some(number), taken: group.nodes.as_slice().into(), ..item }
-                }
-                Strategy::Pack | Strategy::Spread | Strategy::StrictPack => item,
-            }
-        })
-        .collect();
-    items.sort_by_cached_key(Item::rank);
+    let items = items_of(group, number, &group.open, queue.filter(|_| !group.is_charged));
     let domain =
         group.spec.topology.as_ref().filter(|rule| rule.spreading == Spreading::Pack { strict: true });
     let of = Unit {

@@ -73,7 +73,7 @@ pub struct WaitingWork {
 #[derive(Debug, Default)]
 pub(crate) struct WaitingPages {
     of_planners: Vec<OfPlanner>,
-    /// The number of pages that were asked for and did not arrive.
+    /// The number of planners of which pages are missing.
     awaited: usize,
 }
 
@@ -90,6 +90,11 @@ impl WaitingPages {
     pub(crate) fn new(planners: usize) -> Self {
         let of_planners = (0..planners).map(|_| OfPlanner::default()).collect();
         Self { of_planners, awaited: planners }
+    }
+
+    /// Returns of how many planners pages are missing.
+    pub(crate) fn awaited(&self) -> usize {
+        self.awaited
     }
 
     /// Returns whether all pages arrived.

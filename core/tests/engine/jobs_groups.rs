@@ -8,7 +8,7 @@ use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::fairness::Dim;
 use wharf_core::group::{
     ExplainWait, GroupSpec, GroupState, GroupView, NoGroup, PlanJob, PlanRejection, PlanReply, Strategy,
-    WaitSubject, WaitsFor,
+    WaitExplanation, WaitSubject, WaitsFor,
 };
 use wharf_core::ids::{GroupId, TenantId};
 use wharf_core::jobs::{
@@ -99,6 +99,15 @@ fn ask_to_wait(engine: &mut Engine, spec: GroupSpec, ns: u64) -> Vec<(u64, PortR
 }
 
 #[track_caller]
+fn explained(engine: &mut Engine, id: GroupId) -> WaitExplanation {
+    let of = WaitSubject::Group { id, bundle: None };
+    let explain = PlanJob::Explain(Box::new(ExplainWait { tenant: None, of }));
+    match plan(engine, explain) {
+        PlanReply::Explained(Ok(told)) => *told,
+        other => panic!("it waits: {other:?}"),
+    }
+}
+
 fn group_of_reply(replies: &[(u64, PortReply)]) -> Result<GroupView, NoGroup> {
     let [(_, PortReply::Plan(reply))] = replies else { panic!("one reply: {replies:?}") };
     match &**reply {
@@ -272,9 +281,7 @@ fn a_group_waits_for_the_cap_and_for_nodes() {
     assert!(replies.is_empty(), "{replies:?}");
     let id = list(&mut engine)[0];
     assert_eq!((status(&mut engine, id).state, used(&engine, "small")), (GroupState::Waiting, (5, 1)));
-    let of = WaitSubject::Group { id, bundle: None };
-    let explain = PlanJob::Explain(Box::new(ExplainWait { tenant: None, of }));
-    let PlanReply::Explained(Ok(told)) = plan(&mut engine, explain) else { panic!("it waits") };
+    let told = explained(&mut engine, id);
     assert_eq!(told.waits_for, WaitsFor::Queue);
     assert!(told.found.as_ref().is_some_and(|found| found.contains("cap of queue `small`")), "{told:?}");
     let gone = ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("small"))).map(drop);
@@ -553,9 +560,7 @@ fn a_bundle_that_was_passed_over_is_placed_when_the_cap_allows_it() {
     let id = list(&mut engine)[0];
     assert_eq!((status(&mut engine, id).state, used(&engine, "small")), (GroupState::Waiting, (0, 0)));
     // The cap allows what it needs: what is in the way is the node.
-    let of = WaitSubject::Group { id, bundle: None };
-    let explain = PlanJob::Explain(Box::new(ExplainWait { tenant: None, of }));
-    let PlanReply::Explained(Ok(told)) = plan(&mut engine, explain) else { panic!("it waits") };
+    let told = explained(&mut engine, id);
     assert_ne!(told.waits_for, WaitsFor::Queue);
     let raised = JobsRequest::SetQueue {
         spec: Box::new(QueueSpec { capability: cpu(5), ..QueueSpec::new("small") }),

@@ -207,9 +207,16 @@ fn groups_and_jobs_are_planned_in_one_order_of_priority() {
 /// More bundles wait than are looked at in one step of a planner, and then more than are looked at in all.
 #[test]
 fn many_groups_are_collected_in_pages_up_to_the_bound() {
-    let mut engine = full(1, 2);
     let bundles = GROUP_BUNDLES_MAX;
-    let large = GroupSpec { min_members: 1, ..group_of(cores(1), bundles, Strategy::Pack) };
+    // The keeper of jobs has those in queues.
+    for group in [group_of(cores(1), bundles, Strategy::Pack), in_queue("all", 1, bundles)] {
+        collected_up_to_the_bound(&GroupSpec { min_members: 1, ..group });
+    }
+}
+
+fn collected_up_to_the_bound(large: &GroupSpec) {
+    let mut engine = full(1, 2);
+    let bundles = large.bundles.len();
     let most = WAITING_BUNDLES_PLANNED_MAX / bundles as u64;
     let cpu = u32::try_from(bundles).expect("few");
     for number in 0..most {

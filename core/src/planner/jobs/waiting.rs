@@ -31,17 +31,18 @@ impl Planner {
         Pages {
             groups: WaitingPages::new(planners + 1),
             placements: PlacementPages::new(shards),
-            own: Some(None),
-            planners,
+            own_after: None,
         }
     }
 
-    /// Adds the next page of the groups of the keeper, which are those in queues.
+    /// Adds the next page of the groups of the keeper, which are those in queues. They come last: what is charged for them counts
+    /// in the jobs, which are of the moment at which all is collected.
     pub(super) fn list_own_groups(&mut self, collecting: &mut Collecting) {
         let Collecting::Pages(pages) = collecting else { return };
-        let Some(after) = pages.own.take() else { return };
-        let page = self.waiting_page(after);
-        pages.own = pages.groups.take(pages.planners, page).map(Some);
+        if pages.have_others_answered() && !pages.is_complete() {
+            let page = self.waiting_page(pages.own_after);
+            pages.own_after = pages.groups.take(self.port.planner_count(), page);
+        }
     }
 
     /// Asks a planner for a page. The answer has the number of the planner as its tag.
@@ -81,13 +82,16 @@ impl Planner {
 pub(super) struct Pages {
     groups: WaitingPages,
     placements: PlacementPages,
-    /// After which turn the next page of the keeper's own groups begins. `None`: there is none.
-    own: Option<Option<GroupTurn>>,
-    /// The number of planners but the keeper, which comes after them.
-    planners: usize,
+    /// After which turn the next page of the keeper's own groups begins. `None`: with the first.
+    own_after: Option<GroupTurn>,
 }
 
 impl Pages {
+    /// Returns whether only the keeper's own groups may be missing.
+    fn have_others_answered(&self) -> bool {
+        self.groups.awaited() <= 1 && self.placements.is_complete()
+    }
+
     fn is_complete(&self) -> bool {
         self.groups.is_complete() && self.placements.is_complete()
     }
@@ -145,7 +149,7 @@ pub(super) enum Collecting {
 impl Collecting {
     /// Returns whether nothing can be done before others answer.
     pub(super) fn is_awaiting(&self) -> bool {
-        matches!(self, Self::Pages(pages) if pages.own.is_none() && !pages.is_complete())
+        matches!(self, Self::Pages(pages) if !pages.have_others_answered())
     }
 
     /// Returns whether all is collected that is wanted.

@@ -92,13 +92,18 @@ impl Cycle<'_> {
             }
             let first = if is_overused { None } else { of_queue.next(self) };
             if let Some(job) = first {
-                let has_more = if self.has_topology(job) {
+                let has_more = if job.is_placeholder() {
+                    self.allocate_group(job);
+                    false
+                } else if self.has_topology(job) {
                     self.allocate_job_in_domains(job, &mut tasks, &mut failed)
                 } else {
                     self.allocate_job(job, &mut tasks, &mut misfits, &mut failed)
                 };
                 of_queue.put_back(self, job, has_more);
-                self.reserve_or_give_up(job);
+                if !job.is_placeholder() {
+                    self.reserve_or_give_up(job);
+                }
             }
             turns.put_back(self, queue, first.is_some());
         }

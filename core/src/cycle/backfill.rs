@@ -20,7 +20,7 @@ impl Cycle<'_> {
             let mut jobs: Vec<JobId> = self.jobs.queue(queue).waiting().collect();
             jobs.retain(|&job| {
                 let of = self.jobs.job(job);
-                of.phase().is_admitted() && of.pending_best_effort() > 0
+                !job.is_placeholder() && of.phase().is_admitted() && of.pending_best_effort() > 0
             });
             jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
             for job in jobs {

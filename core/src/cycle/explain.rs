@@ -5,6 +5,7 @@
 //! are computed as the next cycle will, and from all of that the changes that would help.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::limit::Limit;
@@ -75,6 +76,8 @@ pub(crate) struct Explaining {
     /// What sums have of tasks that wait for caps, as far as it does not keep the job from anything.
     withheld: Withheld,
     subjects: Vec<Subject>,
+    /// What the groups of a queue hold of the subject that is counted.
+    of_groups: BTreeMap<Arc<str>, i64>,
 }
 
 impl Explaining {
@@ -145,6 +148,7 @@ impl Scheduler {
             limits: Vec::new(),
             withheld: Withheld::default(),
             subjects: Vec::new(),
+            of_groups: BTreeMap::new(),
         };
         if let Some(counts) = self.known_counts(&explaining) {
             explaining.counts = counts;
@@ -312,11 +316,21 @@ impl Scheduler {
                 let job = jobs.job(id);
                 last = Some((job.spec().is_direct, id));
                 let is_seen = tenant.is_none_or(|tenant| tenant == job.spec().tenant);
-                // What the job has itself is not what it lacks. Charges for bundles of groups have no names.
-                if is_seen && id != explaining.job && !id.is_charge() {
-                    let amount = left(job.usage(), explaining.withheld.of_job(id), of);
-                    found.push(Holder { name: Arc::clone(&job.spec().name), job: Some(id), amount });
+                // What the job has itself is not what it lacks. A group that waits has nothing.
+                if !is_seen || id == explaining.job || id.is_placeholder() {
+                    continue;
                 }
+                let amount = left(job.usage(), explaining.withheld.of_job(id), of);
+                let name = Arc::clone(&job.spec().name);
+                if id.is_charge() {
+                    *explaining.of_groups.entry(name).or_default() += amount;
+                } else {
+                    found.push(Holder { name, job: Some(id), is_group: false, amount });
+                }
+            }
+            if !matches!(next, Stage::Holders { after: Some(_), .. }) {
+                let groups = std::mem::take(&mut explaining.of_groups).into_iter();
+                found.extend(groups.map(|(name, amount)| Holder { name, job: None, is_group: true, amount }));
             }
         } else {
             for &child in queue.children() {
@@ -328,7 +342,8 @@ impl Scheduler {
                     let of_job =
                         if has_job { left(own.usage(), withheld.of_job(explaining.job), of) } else { 0 };
                     let amount = left(queue.usage(), withheld.of_queue(child), of) - of_job;
-                    found.push(Holder { name: Arc::clone(&queue.spec().name), job: None, amount });
+                    let name = Arc::clone(&queue.spec().name);
+                    found.push(Holder { name, job: None, is_group: false, amount });
                 }
             }
         }

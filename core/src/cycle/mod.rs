@@ -23,6 +23,7 @@
 //! | `enqueue`, `allocate`, `backfill`, `preempt`, `reclaim`, `starve` | the actions |
 //! | `best_effort` | what gangs need of tasks that ask for nothing |
 //! | `direct` | tasks that are placed outside of cycles |
+//! | `groups` | placement groups that wait in queues |
 //! | `evictions` | whether those for whom tasks were evicted got what these gave up |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
@@ -35,6 +36,7 @@ mod direct;
 mod enqueue;
 mod evictions;
 mod explain;
+mod groups;
 mod heap;
 mod job_turns;
 mod limit;
@@ -67,6 +69,7 @@ pub use dated::DatedReservation;
 pub(crate) use direct::PlacedNow;
 pub use evictions::Evictions;
 pub(crate) use explain::Explaining;
+pub(crate) use groups::{GroupPlan, GroupPlans, PlacedBundle};
 pub use local::{Changes, CopyError, LocalCluster, LocalError, LocalSettings};
 pub use report::{CycleReport, Plan, PlannedTask};
 pub use starvation::Starving;
@@ -83,6 +86,7 @@ use crate::statement::{Applied, Granted};
 use crate::time::Time;
 use dated::Reservations;
 use explain::CountedClass;
+use groups::NoGroups;
 use orders::Orders;
 use parked::Parked;
 use plugin::{Counted, Facts, Tiers};
@@ -219,6 +223,17 @@ impl Scheduler {
         self.tiers.deserved(queue)
     }
 
+    /// Returns why the rules about shares gave the placeholder of a group nothing in the last cycle, if they did not.
+    pub(crate) fn share_in_the_way(&self, placeholder: JobId) -> Option<PendingReason> {
+        let share = self
+            .tries
+            .of(placeholder)
+            .map(|tried| tried.cause)
+            .filter(|cause| *cause == PendingReason::Share);
+        let is_overused = self.tries.is_overused(self.jobs.job(placeholder).spec().queue);
+        if is_overused { Some(PendingReason::Overused) } else { share }
+    }
+
     /// Returns the dated reservations as of the last cycle, by job.
     pub fn reservations(&self) -> impl Iterator<Item = &DatedReservation> {
         self.reservations.values()
@@ -269,6 +284,12 @@ impl Scheduler {
 
     /// Runs one cycle on the newest views. Returns the statements to commit, in order.
     pub fn run(&mut self, now: Time) -> CycleReport {
+        self.run_with_groups(&mut NoGroups, now)
+    }
+
+    /// Runs one cycle, in which groups that wait have turns. A plan for one, whose job is a
+    /// [placeholder](crate::jobs::JobId::is_placeholder), says where its bundles are to be placed. It is [taken back](Self::take_back) when the group is placed by a statement of its own.
+    pub(crate) fn run_with_groups(&mut self, groups: &mut dyn GroupPlans, now: Time) -> CycleReport {
         self.sync();
         if self.is_settled(now) {
             let due = self.settled.as_ref().and_then(Settled::due);
@@ -285,7 +306,7 @@ impl Scheduler {
             &mut self.tiers,
             Cluster { total: &self.total, tree: &self.tree },
             &mut self.starvation,
-            &config,
+            (&config, groups),
             now,
         );
         cycle.tries = std::mem::take(&mut self.tries);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::config::{Backfill, CycleConfig};
 use super::dated::Dated;
+use super::groups::GroupPlans;
 use super::parked::Parked;
 use super::plugin::{Facts, Tiers};
 use super::reason::LastTries;
@@ -52,7 +53,7 @@ struct Marks {
 /// One cycle at work.
 pub(super) struct Cycle<'a> {
     pub(super) jobs: &'a mut Jobs,
-    pub(super) replicas: &'a mut [Replica],
+    pub(super) replicas: &'a mut Vec<Replica>,
     tiers: &'a mut Tiers,
     total: &'a Amounts,
     pub(super) config: &'a CycleConfig,
@@ -79,17 +80,19 @@ pub(super) struct Cycle<'a> {
     /// The dated reservations, and the expected ends of what this cycle has placed.
     pub(super) dated: Dated,
     pub(super) topology: Topology<'a>,
+    /// What plans the groups that wait in queues.
+    pub(super) groups: &'a mut dyn GroupPlans,
     pub(super) report: CycleReport,
 }
 
 impl<'a> Cycle<'a> {
     pub(super) fn new(
         jobs: &'a mut Jobs,
-        replicas: &'a mut [Replica],
+        replicas: &'a mut Vec<Replica>,
         tiers: &'a mut Tiers,
         cluster: Cluster<'a>,
         starvation: &'a mut Starvation,
-        config: &'a CycleConfig,
+        (config, groups): (&'a CycleConfig, &'a mut dyn GroupPlans),
         now: Time,
     ) -> Self {
         Self {
@@ -111,6 +114,7 @@ impl<'a> Cycle<'a> {
             held_for_caps: Vec::new(),
             dated: Dated::new(),
             topology: Topology::new(cluster.tree),
+            groups,
             report: CycleReport::default(),
         }
     }

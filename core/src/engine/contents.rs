@@ -1,6 +1,7 @@
 //! Checks on the contents of a store before an engine is opened over it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::EngineError;
 use crate::ids::{AllocationId, NodeId, ResourceId};
@@ -53,12 +54,19 @@ pub(super) fn charges_of(state: &StoreState) -> Vec<JobRecord> {
     let mut charges = Vec::new();
     for group in &state.groups {
         let Some(queue) = &group.spec.queue else { continue };
+        let name: Arc<str> = group.id.to_string().into();
         for bundle in &group.bundles {
             let allocation = bundle.place.map(|place| place.allocation).or(bundle.lost);
             let held = allocation.and_then(|allocation| Some((node_of(allocation)?, allocation)));
             let Some(held) = held else { continue };
             let number = charges.len() as u64;
-            charges.push(JobRecord::charge(number, queue.clone(), &bundle.request, held, state.now));
+            charges.push(JobRecord::charge(
+                number,
+                (queue.clone(), name.clone()),
+                &bundle.request,
+                held,
+                state.now,
+            ));
         }
     }
     charges

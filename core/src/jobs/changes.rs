@@ -38,10 +38,11 @@ impl Jobs {
         self.noted.iter_mut().chain(&mut self.noted_for_copy)
     }
 
-    /// Returns what is noted of a job. The journal knows no charges.
+    /// Returns what is noted of a job. The journal knows no charges and no placeholders. A copy has no placeholders: groups that wait are
+    /// counted in plans of nodes as what they are.
     fn noted_of(&mut self, id: JobId) -> impl Iterator<Item = &mut Noted> {
-        let for_journal = self.noted.iter_mut().filter(move |_| !id.is_charge());
-        for_journal.chain(&mut self.noted_for_copy)
+        let for_journal = self.noted.iter_mut().filter(move |_| id.is_recorded());
+        for_journal.chain(self.noted_for_copy.iter_mut().filter(move |_| !id.is_placeholder()))
     }
 
     fn is_noting(&self) -> bool {
@@ -153,11 +154,11 @@ impl Jobs {
         changes
     }
 
-    /// Returns all queues and jobs as records, without charges.
+    /// Returns all queues and jobs as records, without charges and placeholders.
     #[must_use]
     pub fn record(&self) -> JobsRecord {
         let queues = self.named_queues().map(|(id, _)| self.queue_record(id)).collect();
-        let jobs: BTreeSet<JobId> = self.jobs().map(|(id, _)| id).filter(|id| !id.is_charge()).collect();
+        let jobs: BTreeSet<JobId> = self.jobs().map(|(id, _)| id).filter(|id| id.is_recorded()).collect();
         let jobs = jobs.into_iter().map(|id| self.job_record(id)).collect();
         let keys = self.named_queues().flat_map(|(id, _)| self.past_keys(id));
         let past = keys.filter_map(|key| self.past_record(&key)).collect();

@@ -16,29 +16,49 @@ impl JobId {
     /// The first id of a charge.
     pub(super) const FIRST_CHARGE: Self = Self(1 << 62);
 
+    /// The first id of a [placeholder](super::placeholder).
+    pub(super) const FIRST_PLACEHOLDER: Self = Self(1 << 63);
+
     /// Returns whether it is the charge for a bundle of a group.
     #[must_use]
     pub fn is_charge(self) -> bool {
-        self >= Self::FIRST_CHARGE
+        (Self::FIRST_CHARGE..Self::FIRST_PLACEHOLDER).contains(&self)
+    }
+
+    /// Returns whether it is the placeholder of a group that waits.
+    #[must_use]
+    pub fn is_placeholder(self) -> bool {
+        self >= Self::FIRST_PLACEHOLDER
+    }
+
+    /// Returns whether the journal has it. What groups have in queues follows from their own records.
+    #[must_use]
+    pub fn is_recorded(self) -> bool {
+        self < Self::FIRST_CHARGE
     }
 }
 
-/// The next number of a job, and of a charge.
+/// The next number of a job, of a charge, and of a placeholder.
 #[derive(Debug)]
 pub(super) struct NextIds {
     pub(super) job: u64,
     pub(super) charge: u64,
+    pub(super) placeholder: u64,
 }
 
 impl NextIds {
     /// Returns those of a store without jobs.
     pub(super) fn first() -> Self {
-        Self { job: 1, charge: JobId::FIRST_CHARGE.0 }
+        Self { job: 1, charge: JobId::FIRST_CHARGE.0, placeholder: JobId::FIRST_PLACEHOLDER.0 }
     }
 
     /// Notes that there is this job.
     pub(super) fn meet(&mut self, id: JobId) {
-        let next = if id.is_charge() { &mut self.charge } else { &mut self.job };
+        let next = match id {
+            id if id.is_placeholder() => &mut self.placeholder,
+            id if id.is_charge() => &mut self.charge,
+            _ => &mut self.job,
+        };
         *next = (*next).max(id.0 + 1);
     }
 }
@@ -55,18 +75,18 @@ impl Jobs {
         is_leaf.then_some(id).ok_or_else(|| NotCharged::InnerQueue(Arc::clone(name)))
     }
 
-    /// Charges a queue for a bundle that is about to be placed on a node. Caps are checked by the caller.
+    /// Charges a queue for a bundle of a group that is about to be placed on a node. Caps are checked by the caller.
     ///
     /// # Errors
     /// Sums would be too large, or there are too many users. Nothing has changed.
     pub(crate) fn charge(
         &mut self,
-        queue: QueueId,
+        (queue, group): (QueueId, &Arc<str>),
         request: &PlacementRequest,
         node: NodeId,
         now: Time,
     ) -> Result<JobId, NotCharged> {
-        let spec = JobSpec::direct(request.clone(), queue, 0, now);
+        let spec = JobSpec { name: Arc::clone(group), ..JobSpec::direct(request.clone(), queue, 0, now) };
         let admitted = self.check_amounts(&spec).and_then(|()| self.admit_user(&spec));
         admitted.map_err(|error| NotCharged::of_job(&error, &self.queue(queue).spec.name))?;
         let id = JobId(self.next_ids.charge);
@@ -88,11 +108,11 @@ impl Jobs {
 
 impl JobRecord {
     /// Returns the charge for a bundle of this request that an earlier start placed, as it is at the start of this one.
-    /// `number` counts charges from 0.
+    /// `number` counts charges from 0, and `name` is the id of the group.
     #[must_use]
     pub(crate) fn charge(
         number: u64,
-        queue: Arc<str>,
+        (queue, name): (Arc<str>, Arc<str>),
         request: &PlacementRequest,
         (node, allocation): (NodeId, AllocationId),
         now: Time,
@@ -106,7 +126,7 @@ impl JobRecord {
         };
         Self {
             id: JobId(JobId::FIRST_CHARGE.0 + number),
-            spec: Arc::new(JobSpec::direct(request.clone(), QueueId::ROOT, 0, now)),
+            spec: Arc::new(JobSpec { name, ..JobSpec::direct(request.clone(), QueueId::ROOT, 0, now) }),
             queue,
             phase: JobPhase::Running,
             restarts: 0,
@@ -140,11 +160,11 @@ mod tests {
         let queue = jobs.add_queue(QueueSpec::new("q")).unwrap();
         jobs.note_changes();
         let before = jobs.record();
-        let first = jobs.charge(queue, &cores(3), NodeId(1), Time(5)).unwrap();
+        let first = jobs.charge((queue, &"g".into()), &cores(3), NodeId(1), Time(5)).unwrap();
         let direct = jobs.submit(JobSpec::direct(cores(1), queue, 0, Time(5))).unwrap();
         assert!(first.is_charge() && !direct.is_charge());
         let mut copy = jobs.begin_copy();
-        let second = jobs.charge(queue, &cores(4), NodeId(1), Time(6)).unwrap();
+        let second = jobs.charge((queue, &"g".into()), &cores(4), NodeId(1), Time(6)).unwrap();
         jobs.set_charged(first, NodeId(2), allocation(7), Time(6));
         while !copy.is_complete() {
             jobs.copy_step(&mut copy, 1);
@@ -166,7 +186,7 @@ mod tests {
         assert_eq!(jobs.record().jobs, before.jobs);
         let changes = jobs.take_changes();
         assert!(changes.is_empty(), "{changes:?}");
-        let third = jobs.charge(queue, &cores(1), NodeId(1), Time(9)).unwrap();
+        let third = jobs.charge((queue, &"g".into()), &cores(1), NodeId(1), Time(9)).unwrap();
         assert!(third > second && ids(&jobs.record()).is_empty());
     }
 
@@ -176,7 +196,13 @@ mod tests {
         jobs.add_queue(QueueSpec::new("q")).unwrap();
         let mut record = jobs.record();
         let made = |number| {
-            JobRecord::charge(number, "q".into(), &cores(2), (NodeId(3), allocation(number)), Time(4))
+            JobRecord::charge(
+                number,
+                ("q".into(), "g".into()),
+                &cores(2),
+                (NodeId(3), allocation(number)),
+                Time(4),
+            )
         };
         record.jobs.extend([made(0), made(1)]);
         let mut jobs = Jobs::new();
@@ -184,7 +210,10 @@ mod tests {
         jobs.check().unwrap();
         let queue = jobs.charged_queue(&"q".into()).unwrap();
         assert_eq!((jobs.queue(queue).usage().allocations(), jobs.next_job()), (2, 1));
-        assert_eq!(jobs.charge(queue, &cores(1), NodeId(1), Time(9)), Ok(JobId(JobId::FIRST_CHARGE.0 + 2)));
+        assert_eq!(
+            jobs.charge((queue, &"g".into()), &cores(1), NodeId(1), Time(9)),
+            Ok(JobId(JobId::FIRST_CHARGE.0 + 2))
+        );
         assert_eq!(jobs.charged_queue(&"no".into()), Err(NotCharged::UnknownQueue("no".into())));
     }
 }

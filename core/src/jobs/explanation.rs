@@ -118,13 +118,15 @@ impl QueueRule {
     }
 }
 
-/// A job, or a queue, that uses much of something.
+/// A job, a placement group, or a queue, that uses much of something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The name of the job or the queue.
+    /// The name of the job or the queue, or the id of the group.
     pub name: Arc<str>,
-    /// The job. `None`: it is a queue.
+    /// The job. `None`: it is a group or a queue.
     pub job: Option<JobId>,
+    /// Whether it is a group.
+    pub is_group: bool,
     /// What it uses: held, claimed, or being released. In 1/10,000 of a unit, or a number of allocations.
     pub amount: i64,
 }

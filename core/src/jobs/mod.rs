@@ -23,6 +23,7 @@ mod explanation;
 mod job;
 pub mod nodes;
 mod past;
+mod placeholder;
 mod policy;
 mod queue;
 mod queues;

@@ -100,7 +100,8 @@ impl Queue {
     /// Returns how much is in it, without what is in queues below it. Ended jobs that are kept count.
     #[must_use]
     pub fn contents(&self) -> QueueContents {
-        QueueContents { jobs: self.jobs.len(), direct: self.direct.len(), groups: 0 }
+        let placeholders = self.direct.range(JobId::FIRST_PLACEHOLDER..).count();
+        QueueContents { jobs: self.jobs.len(), direct: self.direct.len() - placeholders, groups: 0 }
     }
 
     /// Returns its jobs after one, in the order of submission.

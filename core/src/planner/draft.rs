@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::strategy::{NoPlace, Wanted};
 use super::topology::OpenValues;
 use super::work::Meter;
 use crate::ids::NodeId;
@@ -37,6 +38,8 @@ pub(super) struct Replicas {
     rng: Rng,
     /// The replicas that are searched now. `None`: all.
     searched: Option<Arc<[bool]>>,
+    /// How many nodes of each replica are hidden from all plans. Empty: none.
+    hidden_before: Vec<usize>,
     pub(super) open_values: OpenValues,
     /// Counts the work of searches and proofs.
     pub(super) meter: Meter,
@@ -46,7 +49,8 @@ impl Replicas {
     pub(super) fn new(copies: Vec<Replica>, seed: u64) -> Self {
         let open_values = OpenValues::default();
         let meter = Meter::default();
-        Self { copies, rng: Rng::new(seed), searched: None, open_values, meter }
+        let rng = Rng::new(seed);
+        Self { copies, rng, searched: None, hidden_before: Vec::new(), open_values, meter }
     }
 
     /// Returns the order in which shards are searched. The shard that the draft used last comes first,
@@ -116,11 +120,28 @@ impl Replicas {
         self.copies[shard].hide(slot);
     }
 
-    /// Shows all hidden nodes again.
+    /// Shows all nodes again that plans have hidden.
     pub(super) fn unhide_all(&mut self) {
-        for copy in &mut self.copies {
-            copy.unhide_from(0);
+        for (shard, copy) in self.copies.iter_mut().enumerate() {
+            copy.unhide_from(self.hidden_before.get(shard).copied().unwrap_or(0));
         }
+    }
+
+    /// Takes the wanted bundles on replicas of somebody else, which were put in the place of these. As many nodes of each as
+    /// `hidden` says are left out. The search is given up after `units`.
+    pub(super) fn plan_apart(
+        &mut self,
+        wanted: Wanted,
+        units: u64,
+        hidden: Vec<usize>,
+        draft: &mut Draft,
+    ) -> Result<(), NoPlace> {
+        let open_values = std::mem::take(&mut self.open_values);
+        self.hidden_before = hidden;
+        let planned = self.plan(wanted, units, draft);
+        self.hidden_before = Vec::new();
+        self.open_values = open_values;
+        planned
     }
 
     /// Returns a number that changes with the nodes' capacity, names, labels, taints and state.

@@ -229,6 +229,10 @@ impl Planner {
             let found = Some(refused.said());
             return Ok(Box::new(WaitExplanation { waits_for: WaitsFor::Queue, found, ..explained }));
         }
+        if let Some(found) = self.refused_by_share(id) {
+            let found = Some(found);
+            return Ok(Box::new(WaitExplanation { waits_for: WaitsFor::Queue, found, ..explained }));
+        }
         let own: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
         let spec = Arc::clone(&group.spec);
         let named = bundle.and_then(|index| {

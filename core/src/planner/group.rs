@@ -138,6 +138,11 @@ impl Group {
         (self.spec.min_members as usize).saturating_sub(self.placed())
     }
 
+    /// Returns how many of its open bundles must be placed at once. A growth is placed as a whole.
+    pub(super) fn needed_at_once(&self, open: usize) -> usize {
+        if self.grows_from().is_some() { open } else { self.missing().max(1) }
+    }
+
     /// Returns whether some bundle is not placed.
     pub(super) fn is_incomplete(&self) -> bool {
         self.bundles.iter().any(|bundle| bundle.place.is_none())

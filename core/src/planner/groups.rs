@@ -291,6 +291,10 @@ impl Planner {
             planned = self.search(id, &mut draft);
         }
         match planned {
+            Ok(()) if self.comes_in_turn(id, now) => {
+                self.replicas.roll_back(&mut draft, 0);
+                self.wait(id, false, OnGrowth::WaitOn);
+            }
             Ok(()) => self.commit_placing(id, draft, conflict_detection, now),
             Err(no_place) => {
                 self.keep_verdict(id, &no_place);
@@ -316,7 +320,7 @@ impl Planner {
             |bundle: &GroupBundleRecord| Item { bundle: bundle.index, request: Arc::clone(&bundle.request) };
         let open = group.open().filter(|bundle| !group.passed_over.contains(&bundle.index));
         let items: Vec<Item> = open.map(item).collect();
-        let least = if group.grows_from().is_some() { items.len() } else { group.missing().max(1) };
+        let least = group.needed_at_once(items.len());
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
         let forgets = is_planted(PlantedBug::SpreadForgetsPlaced);
         let standing = standing.into_iter().filter(|_| !forgets);
@@ -329,7 +333,7 @@ impl Planner {
         Wanted { strategy, topology, items, standing, settled, least }
     }
 
-    fn commit_placing(
+    pub(super) fn commit_placing(
         &mut self,
         id: GroupId,
         mut draft: Draft,

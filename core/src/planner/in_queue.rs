@@ -16,7 +16,7 @@ use super::life::OnGrowth;
 use super::pending::may_wait;
 use crate::group::{GroupSpec, NoGroup, PlanJob, StatementReport};
 use crate::ids::{AllocationId, GroupId, NodeId, TenantId};
-use crate::jobs::{NotCharged, QueueId};
+use crate::jobs::{NotCharged, PendingReason, QueueId};
 use crate::limits::GROWTH_GROUPS_PER_ROUND;
 use crate::replica::Replica;
 use crate::statement::Granted;
@@ -143,6 +143,16 @@ impl Planner {
         self.affordable(id).map_or_else(Some, |affordable| affordable?.refused(&self.groups[&id]))
     }
 
+    /// Says why the rules about shares gave a group that waits nothing in the last cycle, if they did not.
+    pub(super) fn refused_by_share(&self, id: GroupId) -> Option<String> {
+        let reason = self.keeper.as_ref()?.share_in_the_way(id)?;
+        let queue = self.groups[&id].spec.queue.as_ref()?;
+        Some(match reason {
+            PendingReason::Overused => format!("queue `{queue}` has all that it deserves"),
+            _ => format!("the rules give queue `{queue}` no more of something that the group asks for"),
+        })
+    }
+
     fn charged_queue(&self, name: &Arc<str>) -> Result<QueueId, NotCharged> {
         self.jobs().expect("only the keeper of jobs has groups in queues").charged_queue(name)
     }
@@ -156,8 +166,10 @@ impl Planner {
             is_cap && job.until.is_some_and(|until| until > now) && may_wait(group)
         });
         if waits {
-            self.capped.groups.insert(id);
             self.wait(id, true, OnGrowth::WaitOn);
+            if !self.has_placeholder(id) {
+                self.capped.groups.insert(id);
+            }
         } else {
             self.give_up(id, NoGroup::NotCharged(Box::new(refused)), now);
         }
@@ -198,7 +210,7 @@ impl Planner {
 
     /// Has a group that waits tried again when its queue can be charged for a bundle that was passed over.
     pub(super) fn wait_for_caps(&mut self, id: GroupId) {
-        if !self.groups[&id].passed_over.is_empty() {
+        if !self.groups[&id].passed_over.is_empty() && !self.has_placeholder(id) {
             self.capped.groups.insert(id);
         }
     }
@@ -215,6 +227,7 @@ impl Planner {
     ) -> Result<Vec<Charge>, NotCharged> {
         let Some(name) = self.groups[&id].spec.queue.clone() else { return Ok(Vec::new()) };
         let queue = self.charged_queue(&name)?;
+        let group_name: Arc<str> = id.to_string().into();
         let group = &self.groups[&id];
         let keeper = self.keeper.as_deref_mut().expect("only the keeper of jobs has groups in queues");
         let mut charges = Vec::with_capacity(plan.len());
@@ -224,7 +237,7 @@ impl Planner {
             let charge = known.map_or_else(
                 || {
                     keeper.budget(queue).take(&bundle.request)?;
-                    keeper.charge(queue, &bundle.request, taken.node, now)
+                    keeper.charge((queue, &group_name), &bundle.request, taken.node, now)
                 },
                 Ok,
             );

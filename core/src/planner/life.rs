@@ -172,6 +172,10 @@ impl Planner {
             State::Waiting { deadline, .. } => {
                 self.incomplete.insert(key);
                 deadline.into_iter().for_each(|deadline| self.deadlines.insert(deadline, id));
+                if self.add_placeholder(id) {
+                    // A cycle looks for room, so no shard is to report it.
+                    return self.unwatch(id);
+                }
                 self.watch(id);
                 if !matches!(self.groups[&id].state, State::Waiting { on_growth: OnGrowth::WaitOn, .. }) {
                     self.growing.insert(key);
@@ -204,6 +208,8 @@ impl Planner {
             State::Waiting { deadline, .. } => {
                 self.incomplete.remove(&key);
                 self.growing.remove(&key);
+                let now = self.now;
+                self.keeper.iter_mut().for_each(|keeper| keeper.end_placeholder(key.2, now));
                 deadline
             }
             State::Queued { turn, deadline } => {

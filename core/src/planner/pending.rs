@@ -52,7 +52,7 @@ impl Planner {
 
     /// Counts that a group has no place after something grew. Returns whether this happened often enough for a
     /// ticket. The same growth counts once.
-    fn fails_once_more(&mut self, id: GroupId, growth: u64) -> bool {
+    pub(super) fn fails_once_more(&mut self, id: GroupId, growth: u64) -> bool {
         let growth = Some(growth);
         let group = self.groups.get_mut(&id).expect("a waiting group is kept");
         group.losses += u32::from(group.failed_at != growth);
@@ -206,7 +206,9 @@ impl Planner {
         let is_urgent = self.is_urgent_next || self.woken.is_empty();
         let urgent = if is_urgent { self.next_urgent() } else { None };
         let Some(id) = urgent.or_else(|| self.woken.pop_front()) else { return false };
-        if matches!(self.groups.get(&id), Some(Group { state: State::Waiting { .. }, .. })) {
+        let is_waiting = matches!(self.groups.get(&id), Some(Group { state: State::Waiting { .. }, .. }));
+        // One in a queue is tried by cycles.
+        if is_waiting && !self.has_placeholder(id) {
             self.try_group(id, now);
         }
         true

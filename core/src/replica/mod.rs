@@ -473,6 +473,11 @@ impl Replica {
         }
     }
 
+    /// Returns whether a node is hidden.
+    pub(crate) fn is_hidden(&self, slot: Slot) -> bool {
+        self.hidden.contains(&slot)
+    }
+
     /// Returns the number of hidden nodes.
     pub(crate) fn hidden_count(&self) -> usize {
         self.hidden.len()

@@ -15,6 +15,7 @@ use wharf_core::resource::Amount;
 use crate::by_hand::{add_node, cores, node_spec};
 use crate::group_bed::with_nodes;
 use crate::jobs_bed::{ask_jobs, bag, check_jobs, gang, jobs_engine, set_queue, states, submit_job, wait};
+use crate::jobs_groups::{ask_to_wait, created, in_queue};
 
 const CORE: i64 = Amount::SCALE;
 
@@ -193,6 +194,26 @@ fn all_nodes_are_counted_over_several_rounds() {
             [(wharf_core::resource::ResourceKind::Cpu, i64::from(nodes) * 2 * CORE)]
         );
     }
+}
+
+/// Of a group, all that it holds is told together. A group that waits holds nothing.
+#[test]
+fn a_cap_names_the_groups_that_use_most_of_it() {
+    let mut engine = jobs_engine(2, plain());
+    with_nodes(&mut engine, 4, 16, 0);
+    set_queue(&mut engine, capped("small", 10));
+    let first = submit_job(&mut engine, bag("first", 3), "small");
+    wait(&mut engine);
+    let group = created(&mut engine, in_queue("small", 2, 3));
+    ask_to_wait(&mut engine, in_queue("small", 1, 2), 1_000_000_000_000);
+    let second = submit_job(&mut engine, gang("second", 2, cores(1)), "small");
+    wait(&mut engine);
+    let told = explain(&mut engine, second);
+    let [bound] = &told.bounds[..] else { panic!("one bound: {:?}", told.bounds) };
+    let holders: Vec<_> =
+        bound.holders.iter().map(|of| (&*of.name, of.job, of.is_group, of.amount)).collect();
+    let name = group.id.to_string();
+    assert_eq!(holders, [(&*name, None, true, 6 * CORE), ("first", Some(first), false, 3 * CORE)]);
 }
 
 /// A cap on allocations is told with its queue. What the job has itself is neither what it lacks nor what could help.

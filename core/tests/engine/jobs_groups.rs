@@ -21,7 +21,6 @@ use wharf_core::resource::{Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::state::Deed;
 use wharf_core::statement::{CommitMode, ConflictDetection, Evict, Operation};
-use wharf_core::time::Time;
 
 use crate::by_hand::{add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{
@@ -29,8 +28,9 @@ use crate::group_bed::{
     with_nodes,
 };
 use crate::jobs_bed::{
-    Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, cpu, export_all,
-    jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait, wait_ns,
+    INTERVAL_NS, Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, cpu,
+    export_all, jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait,
+    wait_ns,
 };
 
 /// A group of `count` bundles of `cpu` cores that is charged to a queue.
@@ -45,7 +45,7 @@ fn create(engine: &mut Engine, spec: GroupSpec) -> Result<GroupView, NoGroup> {
     }
 }
 
-fn created(engine: &mut Engine, spec: GroupSpec) -> GroupView {
+pub(crate) fn created(engine: &mut Engine, spec: GroupSpec) -> GroupView {
     create(engine, spec).expect("it fits")
 }
 
@@ -77,7 +77,7 @@ fn remove(engine: &mut Engine, id: GroupId) -> u32 {
     }
 }
 
-fn list(engine: &mut Engine) -> Vec<GroupId> {
+pub(crate) fn list(engine: &mut Engine) -> Vec<GroupId> {
     match plan(engine, PlanJob::ListGroups(None, None, 100)) {
         PlanReply::Groups(groups) => groups.iter().map(|group| group.id).collect(),
         other => panic!("a list: {other:?}"),
@@ -85,21 +85,29 @@ fn list(engine: &mut Engine) -> Vec<GroupId> {
 }
 
 /// Returns the cores that a queue has, and the number of allocations.
-fn used(engine: &Engine, queue: &str) -> (i64, u64) {
+pub(crate) fn used(engine: &Engine, queue: &str) -> (i64, u64) {
     let jobs = jobs_of(engine);
     let usage = jobs.queue(jobs.queue_named(queue).expect("it is there")).usage();
     (usage.held.plus(&usage.releasing).get(Dim::CPU) / 10_000, usage.allocations())
 }
 
 /// Asks for a group that waits for at most `ns`. Returns the replies.
-fn ask_to_wait(engine: &mut Engine, spec: GroupSpec, ns: u64) -> Vec<(u64, PortReply)> {
+pub(crate) fn ask_to_wait(engine: &mut Engine, spec: GroupSpec, ns: u64) -> Vec<(u64, PortReply)> {
     let wait_until = Some(engine.now.plus_nanos(ns));
     let job = PlanJob::CreateGroup(Arc::new(GroupSpec { wait_until, ..spec }));
     ask_meanwhile(engine, PortRequest::Plan(job))
 }
 
+/// Asks for something, and lets the next cycle begin. Returns all replies.
+pub(crate) fn ask_and_wait(engine: &mut Engine, request: PortRequest) -> Vec<(u64, PortReply)> {
+    let mut replies = ask_meanwhile(engine, request);
+    engine.now = engine.now.plus_nanos(INTERVAL_NS);
+    replies.extend(settle(engine));
+    replies
+}
+
 #[track_caller]
-fn explained(engine: &mut Engine, id: GroupId) -> WaitExplanation {
+pub(crate) fn explained(engine: &mut Engine, id: GroupId) -> WaitExplanation {
     let of = WaitSubject::Group { id, bundle: None };
     let explain = PlanJob::Explain(Box::new(ExplainWait { tenant: None, of }));
     match plan(engine, explain) {
@@ -108,7 +116,7 @@ fn explained(engine: &mut Engine, id: GroupId) -> WaitExplanation {
     }
 }
 
-fn group_of_reply(replies: &[(u64, PortReply)]) -> Result<GroupView, NoGroup> {
+pub(crate) fn group_of_reply(replies: &[(u64, PortReply)]) -> Result<GroupView, NoGroup> {
     let [(_, PortReply::Plan(reply))] = replies else { panic!("one reply: {replies:?}") };
     match &**reply {
         PlanReply::Group(group) => group.clone().map(|view| *view),
@@ -295,7 +303,7 @@ fn a_group_waits_for_the_cap_and_for_nodes() {
         spec: Box::new(QueueSpec { capability: cpu(11), ..QueueSpec::new("small") }),
         parent: None,
     };
-    let replies = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::Jobs(Box::new(job))));
+    let replies = ask_and_wait(&mut engine, PortRequest::Plan(PlanJob::Jobs(Box::new(job))));
     assert_eq!(replies.len(), 2, "the group is placed: {replies:?}");
     assert_eq!(used(&engine, "small"), (11, 3));
     check_jobs(&mut engine);
@@ -307,7 +315,7 @@ fn a_group_waits_for_the_cap_and_for_nodes() {
     assert!(replies.is_empty(), "{replies:?}");
     let replies = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::RemoveGroup(id)));
     assert_eq!(replies.len(), 1, "a placement is in the way: {replies:?}");
-    let replies = ask_meanwhile(&mut engine, PortRequest::Release(held.allocation));
+    let replies = ask_and_wait(&mut engine, PortRequest::Release(held.allocation));
     assert_eq!(replies.len(), 2, "{replies:?}");
     assert_eq!(used(&engine, "small"), (16, 2));
     check_jobs(&mut engine);
@@ -566,28 +574,8 @@ fn a_bundle_that_was_passed_over_is_placed_when_the_cap_allows_it() {
         spec: Box::new(QueueSpec { capability: cpu(5), ..QueueSpec::new("small") }),
         parent: None,
     };
-    let replies = ask_meanwhile(&mut engine, PortRequest::Plan(PlanJob::Jobs(Box::new(raised))));
+    let replies = ask_and_wait(&mut engine, PortRequest::Plan(PlanJob::Jobs(Box::new(raised))));
     assert_eq!(replies.len(), 2, "the group is placed: {replies:?}");
     assert_eq!(used(&engine, "small"), (1, 1));
-    check_jobs(&mut engine);
-}
-
-/// A group that waits is asked for again by its session, with its age.
-#[test]
-fn a_wait_is_resumed_with_its_age() {
-    let mut engine = jobs_engine(2, CycleConfig::default());
-    with_nodes(&mut engine, 1, 8, 0);
-    set_queue(&mut engine, QueueSpec { capability: cpu(4), ..QueueSpec::new("small") });
-    let held = place_in(&mut engine, "small", cores(4)).expect("the cap is 4");
-    engine.now = engine.now.plus_nanos(10_000);
-    let spec = |cpu| Arc::new(GroupSpec { wait_until: Some(Time::NEVER), ..in_queue("small", cpu, 1) });
-    let create = PlanJob::CreateGroup(spec(3));
-    engine.ports[0].submit(1, PortRequest::Plan(create), engine.now).expect("room");
-    let resumed = PlanJob::Resume(Time(1), Box::new(PlanJob::CreateGroup(spec(4))));
-    engine.ports[0].submit(2, PortRequest::Plan(resumed), engine.now).expect("room");
-    assert!(settle(&mut engine).is_empty());
-    let replies = ask_meanwhile(&mut engine, PortRequest::Release(held.allocation));
-    let tags: BTreeSet<u64> = replies.iter().map(|&(tag, _)| tag).collect();
-    assert_eq!(tags, BTreeSet::from([2, 7]), "the older one comes first: {replies:?}");
     check_jobs(&mut engine);
 }

@@ -173,7 +173,9 @@ fn nodes_are_for_the_bundles_that_are_charged_first() {
     let request = NodesRequest::new(vec![of_type("small", 1, 9), of_type("large", 8, 9)]);
     let made = plan_for(&mut engine, &request, None);
     assert_eq!((needed(&made), made.unplaced.len()), (vec![0, 1], 1), "{made:?}");
-    assert_eq!(placed(&launch(&mut engine, "large0", "large", 8)), [11]);
+    launch(&mut engine, "large0", "large", 8);
+    engine.now = engine.now.plus_nanos(INTERVAL_NS);
+    assert_eq!(placed(&settle(&mut engine)), [11]);
     check_all(&engine);
 }
 

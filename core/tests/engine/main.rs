@@ -31,6 +31,7 @@ mod jobs_direct;
 mod jobs_direct_waits;
 mod jobs_groups;
 mod jobs_groups_random;
+mod jobs_groups_waits;
 mod jobs_nodes;
 mod jobs_policies;
 mod jobs_random;

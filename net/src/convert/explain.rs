@@ -19,7 +19,7 @@ use crate::limits::FOUND_CHARS_MAX;
 use crate::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
     CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, DomainLackBody, ExplainJobReply,
-    ExplainWaitReply, Fault, HOLDERS_MAX, HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT,
+    ExplainWaitReply, Fault, HOLDER_GROUP, HOLDERS_MAX, HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT,
     NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NamedAmount, NodeRoomBody, PENDING_CAP, PENDING_CLAIM,
     PENDING_CONFLICT, PENDING_GANG, PENDING_NO_NODE, PENDING_NONE, PENDING_NOT_ADMITTED, PENDING_NOT_TRIED,
     PENDING_OVERUSED, PENDING_RESERVATION, PENDING_SHARE, PENDING_TOO_FEW_TASKS, PENDING_TOPOLOGY,
@@ -93,7 +93,7 @@ fn name_of(name: Option<&std::sync::Arc<str>>) -> String {
 fn holders(holders: &[Holder]) -> Vec<HolderBody> {
     let body = |holder: &Holder| HolderBody {
         name: holder.name.to_string(),
-        job: holder.job.map_or(0, |job| job.0),
+        job: holder.job.map_or(if holder.is_group { HOLDER_GROUP } else { 0 }, |job| job.0),
         amount: holder.amount,
     };
     holders.iter().take(HOLDERS_MAX).map(body).collect()

@@ -87,8 +87,12 @@ pub const WAITS_FOR_TOGETHER: u8 = 3;
 pub const WAITS_FOR_TURN: u8 = 4;
 /// The group waits for a ticket, because others took several times what came free.
 pub const WAITS_FOR_TICKET: u8 = 5;
-/// The placement waits in its queue, as a job. The explanation of the job tells what for.
+/// The placement waits in its queue, as a job: the explanation of the job tells what for. Or the queue of the group is not to have
+/// more now, for the reason that was found.
 pub const WAITS_FOR_QUEUE: u8 = 6;
+
+/// In place of the number of a job: a placement group uses something.
+pub const HOLDER_GROUP: u64 = u64::MAX;
 
 bodies! {
     /// Asks why a job, or a task of it, waits.
@@ -100,11 +104,11 @@ bodies! {
         pub task: Option<u32>,
     }
 
-    /// A job, or a queue, that uses much of something.
+    /// A job, a placement group, or a queue, that uses much of something.
     pub struct HolderBody {
-        /// Its name.
+        /// The name of the job or the queue, or the id of the group (`g1-q0`).
         pub name: String [NAME],
-        /// The number of the job. 0: it is a queue.
+        /// The number of the job. 0: it is a queue. `HOLDER_GROUP`: it is a group.
         pub job: u64,
         /// What it uses, in 1/10,000 of a unit: held, claimed, or being released.
         pub amount: i64,

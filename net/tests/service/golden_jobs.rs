@@ -396,5 +396,5 @@ fn numbers_of_explanations_never_change_their_meaning() {
     assert_eq!((HOLDERS_MAX, QUEUE_BOUNDS_MAX, CHANGES_MAX), (8, 64, 256));
     assert_eq!([WAITS_FOR_NOTHING, WAITS_FOR_NODE, WAITS_FOR_BUNDLES], [0, 1, 2]);
     assert_eq!([WAITS_FOR_TOGETHER, WAITS_FOR_TURN, WAITS_FOR_TICKET], [3, 4, 5]);
-    assert_eq!(WAITS_FOR_QUEUE, 6);
+    assert_eq!((WAITS_FOR_QUEUE, HOLDER_GROUP), (6, u64::MAX));
 }

@@ -5,7 +5,7 @@ use wharf_core::jobs::{JobId, PendingReason, QueueRule, TaskId};
 use wharf_net::convert::{pending_reason, queue_rule};
 use wharf_net::protocol::{
     CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
-    CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, DomainLackBody, ExplainJobReply, HolderBody,
+    CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, DomainLackBody, ExplainJobReply, HOLDER_GROUP, HolderBody,
     NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NodeRoomBody, QueueBoundBody,
     RULE_ALLOCATIONS, RefusalBody,
 };
@@ -52,7 +52,12 @@ fn shown(rule: u8, amount: i64) -> String {
 }
 
 fn holders_view(holders: &[HolderBody], rule: u8) -> Value {
-    let view = |of: &HolderBody| json!({ "name": of.name, "job": job_name(of.job), "amount": shown(rule, of.amount) });
+    let view = |of: &HolderBody| {
+        let is_group = of.job == HOLDER_GROUP;
+        let job = if is_group { None } else { job_name(of.job) };
+        let group = is_group.then_some(&of.name);
+        json!({ "name": of.name, "job": job, "group": group, "amount": shown(rule, of.amount) })
+    };
     holders.iter().map(view).collect()
 }
 
@@ -210,6 +215,7 @@ fn change_text(change: &ChangeBody) -> String {
 fn holders_text(holders: &[HolderBody], rule: u8) -> String {
     let text = |holder: &HolderBody| {
         let who = match job_name(holder.job) {
+            _ if holder.job == HOLDER_GROUP => format!("group {}", holder.name),
             Some(job) => format!("job {job} ({})", holder.name),
             None => format!("queue {}", holder.name),
         };

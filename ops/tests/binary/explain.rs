@@ -52,7 +52,10 @@ fn jobs_that_wait_are_explained_and_what_is_said_to_help_does() {
     until(&service, "j1", "none");
     let capped = until(&service, "j2", "cap");
     assert_eq!(capped["bounds"][0]["queue"], "small");
-    assert_eq!(capped["bounds"][0]["holders"], json!([{ "name": "runs", "job": "j1", "amount": "2" }]));
+    assert_eq!(
+        capped["bounds"][0]["holders"],
+        json!([{ "name": "runs", "job": "j1", "group": null, "amount": "2" }])
+    );
     assert_eq!(capped["changes"][0]["change"], "raise_cap");
     let words = [
         "job j2: the cap of a queue is in the way (cap)",

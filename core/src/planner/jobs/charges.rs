@@ -109,13 +109,13 @@ impl Keeper {
         Some(Charge::Moves(*charge, allocation))
     }
 
-    /// Charges a queue for a bundle that is about to be placed on a node.
+    /// Charges a queue for a bundle that is about to be placed on a node. The queue comes with the id of the group.
     ///
     /// # Errors
     /// As [`Jobs::charge`](crate::jobs::Jobs).
     pub(in crate::planner) fn charge(
         &mut self,
-        queue: QueueId,
+        queue: (QueueId, &Arc<str>),
         request: &PlacementRequest,
         node: NodeId,
         now: Time,

@@ -149,9 +149,9 @@ impl Directs {
 }
 
 impl Keeper {
-    /// Returns the number of jobs that have not ended, with direct placements.
+    /// Returns the number of jobs that have not ended, with direct placements, and without groups that wait.
     pub(super) fn live_jobs(&self) -> usize {
-        self.jobs().job_count() - self.ended.len()
+        self.jobs().job_count() - self.ended.len() - self.placeholders.len()
     }
 
     /// Charges a placement to its queue, and places it on a replica or lets it wait.
@@ -296,6 +296,9 @@ impl Planner {
         let Some(Granted::Allocated(placement)) = granted else {
             keeper.scheduler.take_back(&plan);
             keeper.withdraw(job, now);
+            // What it had taken on the replicas is free again.
+            self.released += 1;
+            let keeper = self.keeper_mut();
             asked.attempts += 1;
             if asked.attempts < DIRECT_ATTEMPTS_MAX || asked.wait().is_some() {
                 keeper.directs.asked.push_back(asked);

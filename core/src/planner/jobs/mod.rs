@@ -15,6 +15,7 @@ mod explain;
 mod follow;
 mod nodes;
 mod order;
+mod placeholders;
 mod requests;
 mod waiting;
 
@@ -25,7 +26,7 @@ use super::{Planner, PlannerConfig, Purpose};
 use crate::broken::Broken;
 use crate::cycle::{CycleConfig, CycleConfigError, Plan, Scheduler};
 use crate::group::StatementReport;
-use crate::ids::{AllocationId, ShardId};
+use crate::ids::AllocationId;
 use crate::jobs::{JobId, Jobs, JobsChange, JobsRecord, QueueId, TaskId};
 use crate::limits::{CYCLE_INTERVAL_NS_DEFAULT, JOBS_ENDED_KEPT, STATEMENT_OPERATIONS_MAX, TASKS_MAX};
 use crate::replica::Replica;
@@ -40,7 +41,8 @@ pub(super) use direct::Direct;
 use direct::Directs;
 use explain::Explanations;
 use nodes::NodesPlans;
-use order::{Turn, Undecided};
+use order::Undecided;
+use placeholders::{Placeholders, PlannedInTurn};
 pub(super) use waiting::PLACEMENTS_TAG;
 
 /// The tag of answers to releases of the keeper.
@@ -112,6 +114,8 @@ pub(super) struct Keeper {
     directs: Directs,
     /// What queues are charged for bundles of groups.
     charges: Charges,
+    /// The groups that wait in queues.
+    placeholders: Placeholders,
 }
 
 impl Keeper {
@@ -250,6 +254,7 @@ impl Planner {
             nodes: NodesPlans::default(),
             directs: Directs::default(),
             charges: Charges::default(),
+            placeholders: Placeholders::default(),
         }));
         Ok(planner)
     }
@@ -436,50 +441,18 @@ impl Planner {
     }
 
     fn run_cycle(&mut self, now: Time) {
-        let keeper = self.keeper_mut();
-        let report = keeper.scheduler.run(now);
+        let mut keeper = self.keeper.take().expect("only the keeper of jobs gets here");
+        let mut groups = PlannedInTurn::new(self, &mut keeper.placeholders);
+        let report = keeper.scheduler.run_with_groups(&mut groups, now);
+        let without_room = groups.without_room;
         keeper.due = report.due;
         keeper.next_cycle = now.plus_nanos(keeper.interval_ns);
         keeper.began = Some(now);
         keeper.undecided.clear();
         keeper.plans.extend(report.plans);
+        self.keeper = Some(keeper);
         self.send_plans();
-    }
-
-    /// Sends what the last cycle planned, as much as may be in flight. Returns the number of statements.
-    fn send_plans(&mut self) -> usize {
-        let mut sent = 0;
-        while self.flights.len() < PLANS_IN_FLIGHT_MAX {
-            let now = self.now;
-            let keeper = self.keeper_mut();
-            let Some(plan) = keeper.plans.pop_front() else { break };
-            match keeper.turn(&plan) {
-                Turn::Send => {}
-                Turn::Hold => {
-                    keeper.hold(plan);
-                    continue;
-                }
-                Turn::TakeBack => {
-                    keeper.scheduler.aborted(&plan);
-                    continue;
-                }
-            }
-            let shard = |shard: usize| ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16"));
-            let operations: Vec<(ShardId, Operation)> = plan
-                .operations()
-                .map(|(index, operation)| (shard(plan.tasks[usize::from(index)].shard), operation.clone()))
-                .collect();
-            if operations.is_empty() {
-                keeper.scheduler.committed(&plan, &[], now);
-                continue;
-            }
-            keeper.note_sent(&plan);
-            let mode = CommitMode::AllOrNothing;
-            let terms = CommitOptions { conflict_detection: ConflictDetection::Fine, mode, atomic: true };
-            self.commit(operations, Vec::new(), terms, Purpose::Cycle(Box::new(plan)));
-            sent += 1;
-        }
-        sent
+        self.judge_without_room(without_room, now);
     }
 
     /// Takes over what the shards did of a plan.
@@ -488,6 +461,7 @@ impl Planner {
         if concluded.applied.is_empty() || !concluded.conflicts.is_empty() || concluded.expired {
             keeper.scheduler.aborted(plan);
             keeper.note_decided(plan, true);
+            self.released += 1;
             return;
         }
         // A statement numbers its operations. A plan also has tasks without one.

@@ -6,9 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use super::Keeper;
+use super::{Keeper, PLANS_IN_FLIGHT_MAX};
 use crate::cycle::Plan;
+use crate::ids::ShardId;
 use crate::jobs::JobId;
+use crate::planner::in_flight::CommitOptions;
+use crate::planner::{Planner, Purpose};
+use crate::statement::{CommitMode, ConflictDetection, Operation};
 
 /// The plans of the last cycle, by the job that they place.
 #[derive(Debug, Default)]
@@ -86,5 +90,48 @@ impl Keeper {
             let held = std::mem::take(&mut of_job.held);
             held.into_iter().rev().for_each(|plan| self.plans.push_front(plan));
         }
+    }
+}
+
+impl Planner {
+    /// Sends what the last cycle planned, as much as may be in flight. Returns the number of statements.
+    pub(super) fn send_plans(&mut self) -> usize {
+        let mut sent = 0;
+        while self.flights.len() < PLANS_IN_FLIGHT_MAX {
+            let now = self.now;
+            let keeper = self.keeper_mut();
+            let Some(plan) = keeper.plans.pop_front() else { break };
+            if let Some(placeholder) = plan.placed_job().filter(|job| job.is_placeholder()) {
+                self.commit_planned(placeholder, &plan, now);
+                continue;
+            }
+            match keeper.turn(&plan) {
+                Turn::Send => {}
+                Turn::Hold => {
+                    keeper.hold(plan);
+                    continue;
+                }
+                Turn::TakeBack => {
+                    keeper.scheduler.aborted(&plan);
+                    self.released += 1;
+                    continue;
+                }
+            }
+            let shard = |shard: usize| ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16"));
+            let operations: Vec<(ShardId, Operation)> = plan
+                .operations()
+                .map(|(index, operation)| (shard(plan.tasks[usize::from(index)].shard), operation.clone()))
+                .collect();
+            if operations.is_empty() {
+                keeper.scheduler.committed(&plan, &[], now);
+                continue;
+            }
+            keeper.note_sent(&plan);
+            let mode = CommitMode::AllOrNothing;
+            let terms = CommitOptions { conflict_detection: ConflictDetection::Fine, mode, atomic: true };
+            self.commit(operations, Vec::new(), terms, Purpose::Cycle(Box::new(plan)));
+            sent += 1;
+        }
+        sent
     }
 }

@@ -171,10 +171,10 @@ pub(super) fn a_task_that_waits_and_would_fit() {
     let full = [Bed::new(1).step(Command::Place(asks(8, 0))).after];
     let roomy = [roomy];
     let no_task_waits_that_would_fit =
-        |jobs: &_, facts: &[Facts]| super::jobs::no_task_waits_that_would_fit(jobs, facts, None);
+        |jobs: &_, facts: &[Facts]| super::jobs::no_task_waits_that_would_fit(jobs, facts, None, |_| false);
     assert!(no_task_waits_that_would_fit(&jobs, &roomy).is_err());
     let dated = Dated { now: Time(5), date: Time(9) };
-    let held_back = super::jobs::no_task_waits_that_would_fit(&jobs, &roomy, Some(dated));
+    let held_back = super::jobs::no_task_waits_that_would_fit(&jobs, &roomy, Some(dated), |_| false);
     assert_eq!(held_back, Ok(()), "it would end after the date");
     assert_eq!(no_task_waits_that_would_fit(&jobs, &full), Ok(()));
     jobs.set_phase(job, JobPhase::Pending);

@@ -164,13 +164,19 @@ impl Dated {
 }
 
 /// Checks, at rest, that no task waits that a node offers and that every cap allows, if it is all that its job needs. With
-/// dated reservations, this is so for tasks that would have ended before any of their dates.
+/// dated reservations, this is so for tasks that would have ended before any of their dates. `may_wait` says of what jobs a node
+/// by itself proves nothing.
 ///
 /// # Errors
 /// Returns the task and the node.
-pub fn no_task_waits_that_would_fit(jobs: &Jobs, facts: &[Facts], dated: Option<Dated>) -> Verdict {
+pub fn no_task_waits_that_would_fit(
+    jobs: &Jobs,
+    facts: &[Facts],
+    dated: Option<Dated>,
+    may_wait: impl Fn(JobId) -> bool,
+) -> Verdict {
     for (id, job) in jobs.jobs() {
-        if job.phase() == JobPhase::Pending {
+        if job.phase() == JobPhase::Pending || may_wait(id) {
             continue;
         }
         for (index, task) in (0..).zip(job.tasks()).filter(|(_, task)| is_all_that_it_needs(job, task.role)) {

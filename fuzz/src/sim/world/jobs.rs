@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use wharf_core::cycle::{Action, Backfill, CycleConfig, PluginConfig, PluginKind};
+use wharf_core::group::Strategy;
 use wharf_core::jobs::{JobId, Jobs, JobsRecord, TopologyTier};
 use wharf_core::planner::{JobsConfig, Planner};
 use wharf_core::time::Time;
@@ -258,9 +259,20 @@ impl World<'_> {
         // A queue that has what it deserves, or what others' guarantees leave, waits although there is room.
         if !matches!(rules.sharing, Sharing::Deserved | Sharing::Given) {
             let dated = self.first_date().map(|date| Dated { now: self.now, date });
-            let waits = no_task_waits_that_would_fit(jobs, &self.facts, dated);
+            let may_wait = |id: JobId| id.is_placeholder() && !self.is_placed_bundle_by_bundle(id);
+            let waits = no_task_waits_that_would_fit(jobs, &self.facts, dated, may_wait);
             named("no_task_waits_that_would_fit", waits)?;
         }
         self.check_charges()
+    }
+
+    /// Returns whether each bundle of a group that waits in a queue may be placed on any node: neither its strategy nor a rule
+    /// forbids it, and no search was given up.
+    fn is_placed_bundle_by_bundle(&self, placeholder: JobId) -> bool {
+        let mut planners = self.planners.iter().map(|planner| planner.planner());
+        let keeper = planners.find(|planner| planner.keeps_jobs()).expect("a run with jobs has a keeper");
+        let group = keeper.group_of_placeholder(placeholder).expect("a job holds the place of a group");
+        let is_free = matches!(group.strategy, Strategy::Pack | Strategy::Spread) && group.topology.is_none();
+        is_free && keeper.work().given_up == 0
     }
 }

@@ -212,6 +212,7 @@ impl Run<'_> {
                     owner: None,
                     bundle,
                     tenant: tenant_of(node, bundle),
+                    lease: None,
                 })
             }
             2 => {

@@ -289,6 +289,7 @@ mod tests {
                 owner: None,
                 bundle: None,
                 tenant: TenantId::OPERATOR,
+                lease: None,
             }),
         )
     }

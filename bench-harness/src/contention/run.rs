@@ -256,6 +256,7 @@ impl Planner {
                     owner: None,
                     bundle: None,
                     tenant: TenantId::OPERATOR,
+                    lease: None,
                 }),
             ));
             of_task.push(number);

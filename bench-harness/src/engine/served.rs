@@ -212,6 +212,7 @@ impl Served {
                 owner: None,
                 bundle: None,
                 tenant: TenantId::OPERATOR,
+                lease: None,
             };
             operations.push((place, Operation::Allocate(allocate)));
         }

@@ -263,6 +263,8 @@ impl Cycle<'_> {
     /// Tries to give a task a node, unless a cap forbids that now, or a claim.
     fn attempt(&mut self, task: TaskId, is_capped: bool) -> Attempt {
         let at_once = if is_capped { Attempt::NoRoom } else { self.try_allocate(task) };
-        at_once.or_else(|| self.pipeline(task))
+        // A claim has no lease.
+        let may_claim = self.jobs.task(task).class.request.lease.is_none();
+        at_once.or_else(|| if may_claim { self.pipeline(task) } else { Attempt::NoRoom })
     }
 }

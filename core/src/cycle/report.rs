@@ -70,6 +70,7 @@ pub(super) fn allocation(task: TaskId, node: NodeId, request: &PlacementRequest)
         owner: request.owner,
         bundle: Some(bundle_of(task, request.tenant)),
         tenant: request.tenant,
+        lease: request.lease.as_deref().copied(),
     })
 }
 

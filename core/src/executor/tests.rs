@@ -126,6 +126,7 @@ impl Bed {
             owner: None,
             bundle: None,
             tenant: TenantId::OPERATOR,
+            lease: None,
         };
         let part = Part {
             statement: statement(number),

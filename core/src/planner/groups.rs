@@ -387,6 +387,7 @@ impl Planner {
                 owner: owner(taken.node).or(request.owner),
                 bundle: Some(BundleId { group: id, index: taken.bundle }),
                 tenant: id.tenant,
+                lease: None,
             });
             operations.push((self.shard_id(taken.shard), operation));
         }

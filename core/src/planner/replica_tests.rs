@@ -24,6 +24,7 @@ fn place_bundle(bed: &mut Bed, node: NodeId) -> (AllocationId, u64) {
         owner: None,
         bundle,
         tenant: TenantId::OPERATOR,
+        lease: None,
     };
     let Outcome::Applied(Ok(applied)) = bed.step(0, apply(Operation::Allocate(allocate))) else {
         panic!("a statement is applied")

@@ -1,6 +1,7 @@
 //! The operations of a statement.
 
 use crate::ids::{AllocationId, BundleId, NodeId, OwnerId, TenantId};
+use crate::request::LeaseTerms;
 use crate::resource::Demand;
 
 /// One operation of a statement.
@@ -45,6 +46,8 @@ pub struct Allocate {
     pub bundle: Option<BundleId>,
     /// Who the allocation will belong to.
     pub tenant: TenantId,
+    /// Its lease, which begins when it is granted.
+    pub lease: Option<LeaseTerms>,
 }
 
 /// Claims capacity that is available or being released on a node (Volcano's Pipeline). The claim becomes an

@@ -105,9 +105,16 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
                 let bundle = None;
                 let tenant = TenantId(rng.below(2) as u16);
                 let operation = match rng.below(3) {
-                    0 => {
-                        Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle, tenant })
-                    }
+                    0 => Operation::Allocate(Allocate {
+                        node,
+                        expected,
+                        demand,
+                        gpus,
+                        owner,
+                        bundle,
+                        tenant,
+                        lease: None,
+                    }),
                     1 => Operation::Pipeline(Pipeline { node, expected, demand, bundle, tenant }),
                     _ => {
                         let allocation = workload.allocation(20);

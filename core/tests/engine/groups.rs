@@ -382,6 +382,7 @@ fn allocate(node: NodeId, cpu: u32, expected: Option<u64>) -> Operation {
         owner: None,
         bundle: None,
         tenant: TenantId::OPERATOR,
+        lease: None,
     })
 }
 

@@ -13,18 +13,19 @@ use wharf_core::jobs::{
     TaskState,
 };
 use wharf_core::node::{NodeRegistration, Operator, Selector, Term};
-use wharf_core::request::{Placement, PlacementRequest, Preferences, RankRules};
+use wharf_core::request::{LeaseTerms, Placement, PlacementRequest, Preferences, RankRules};
 use wharf_core::resource::GpuRequest;
 use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome};
 use wharf_core::state::{Deed, Origin};
 use wharf_core::time::Time;
 
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, remove_node, settle};
 use crate::group_bed::{ask_meanwhile, labelled, live_allocations, plan, with_nodes};
 use crate::jobs_bed::{
-    INTERVAL_NS, Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, cpu, gang,
-    job_status, jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue, submit_job, wait,
-    wait_ns,
+    INTERVAL_NS, Journaled, ORIGIN, after_a_crash, ask_jobs, bag, cancel, check_jobs, counts, cpu,
+    export_all, gang, job_status, jobs_config, jobs_engine, jobs_of, named, open_with, place_in, set_queue,
+    submit_job, wait, wait_ns,
 };
 
 /// The reply to a placement that waited, by its tag.
@@ -426,5 +427,64 @@ fn a_queue_with_a_placement_that_waits_is_in_use() {
     let jobs: Vec<JobId> = jobs_of(&engine).jobs().map(|(id, _)| id).collect();
     assert_eq!((jobs.len(), states(&engine)), (2, vec![TaskState::Bound]));
     assert_eq!(counts(&mut engine, bag, TaskState::Bound), 2);
+    check_jobs(&mut engine);
+}
+
+/// A lease begins when the placement is made, and gives the room back when it is over.
+#[test]
+fn placements_in_queues_have_leases() {
+    let mut engine = jobs_engine(2, CycleConfig::default());
+    with_nodes(&mut engine, 1, 4, 0);
+    set_queue(&mut engine, QueueSpec { capability: cpu(4), ..QueueSpec::new("small") });
+    let leased = |lasts_ns, session| {
+        let lease = Some(Arc::new(LeaseTerms { lasts_ns, session }));
+        PlacementRequest { lease, ..cores(3) }
+    };
+    let first = place_in(&mut engine, "small", leased(10 * INTERVAL_NS, None)).expect("it fits");
+    assert_eq!(ask_to_wait(&mut engine, 1, leased(5 * INTERVAL_NS, Some(ORIGIN.session)), "small"), []);
+    wait_ns(&mut engine, 9 * INTERVAL_NS);
+    let renew = Command::RenewLease { allocation: first.allocation, lasts_ns: 6 * INTERVAL_NS };
+    let renewed = ask(&mut engine, PortRequest::Partition(first.allocation.partition, renew));
+    assert!(matches!(renewed, PortReply::One(Outcome::RenewedLease(Ok(_)))), "{renewed:?}");
+    check_jobs(&mut engine);
+    engine.now = engine.now.plus_nanos(6 * INTERVAL_NS);
+    let mut all = replies(settle(&mut engine));
+    all.extend(next_cycle(&mut engine));
+    let [(1, Ok(second))] = &all[..] else { panic!("the first has ended: {all:?}") };
+    assert_eq!(second.node, first.node);
+    check_jobs(&mut engine);
+    // A start keeps the lease of what waited.
+    let state = export_all(&mut engine);
+    let mut engine = open_with(state, &jobs_config(1, CycleConfig::default()));
+    settle(&mut engine);
+    assert_eq!(live_allocations(&mut engine), 1);
+    check_jobs(&mut engine);
+    wait_ns(&mut engine, 5 * INTERVAL_NS);
+    wait(&mut engine);
+    assert_eq!(live_allocations(&mut engine), 0);
+    let jobs = jobs_of(&engine);
+    let usage = jobs.queue(jobs.queue_named("small").unwrap()).usage();
+    assert!(usage.held.is_zero() && usage.releasing.is_zero(), "{usage:?}");
+    check_jobs(&mut engine);
+}
+
+/// A claim has no lease, so what asks for one waits until there is room.
+#[test]
+fn a_placement_with_a_lease_claims_nothing() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    with_nodes(&mut engine, 1, 4, 0);
+    let job = submit_job(&mut engine, gang("job", 1, cores(4)), "all");
+    wait(&mut engine);
+    let lease = Some(Arc::new(LeaseTerms { lasts_ns: 100 * INTERVAL_NS, session: None }));
+    assert_eq!(ask_to_wait(&mut engine, 1, PlacementRequest { lease, ..cores(4) }, "all"), []);
+    cancel(&mut engine, job, 4 * INTERVAL_NS);
+    assert_eq!(next_cycle(&mut engine), []);
+    let jobs = jobs_of(&engine);
+    let usage = jobs.queue(jobs.queue_named("all").unwrap()).usage();
+    assert_eq!((usage.pipelined.get(Dim::CPU), usage.pending.get(Dim::CPU)), (0, 40_000));
+    engine.now = engine.now.plus_nanos(4 * INTERVAL_NS);
+    let mut all = replies(settle(&mut engine));
+    all.extend(next_cycle(&mut engine));
+    assert_eq!(nodes(&all).len(), 1);
     check_jobs(&mut engine);
 }

@@ -188,6 +188,7 @@ fn allocate(node: NodeId, cpu: u32) -> Operation {
         owner: None,
         bundle: None,
         tenant: TenantId::OPERATOR,
+        lease: None,
     })
 }
 

@@ -196,6 +196,7 @@ fn take_as_of(engine: &mut Engine, node: &NodeRegistration, version: u64) -> App
         owner: None,
         bundle: None,
         tenant: TenantId::OPERATOR,
+        lease: None,
     };
     let part = Part {
         statement: StatementId { incarnation: engine.incarnation, planner: 0, number: version },

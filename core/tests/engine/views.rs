@@ -477,6 +477,7 @@ fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
         owner: None,
         bundle: None,
         tenant: TenantId::OPERATOR,
+        lease: None,
     };
     let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: 9 };
     for decision in [Decision::Aborted, Decision::Committed] {

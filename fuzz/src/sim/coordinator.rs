@@ -369,6 +369,7 @@ fn plan(seen: &[Facts], choices: &mut Choices<'_>, coarse: bool) -> Option<(usiz
         owner: wharf_core::ids::OwnerId::new(choices.below(6)).filter(|owner| owner.number() < 3),
         bundle: None,
         tenant: TenantId::OPERATOR,
+        lease: None,
     };
     Some((shard, registration.partition, Operation::Allocate(allocate)))
 }

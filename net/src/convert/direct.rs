@@ -46,12 +46,6 @@ pub(crate) fn check_queued(
 ) -> Result<(), Fault> {
     check_keeps_queues(keeps_jobs, bound)?;
     check_name("queue", &wire.queue)?;
-    let queue = &wire.queue;
-    if wire.lease != 0 || wire.session_lease {
-        let message =
-            format!("a placement that is charged to a queue (`{queue}`) has no lease: leave it out");
-        return Err(Fault::of_field(Reason::NotSupportedYet, "lease", message));
-    }
     let named = wire.candidates.len();
     if named > DIRECT_CANDIDATES_MAX {
         let message = format!(
@@ -202,8 +196,6 @@ mod tests {
         assert_eq!(fault(|wire| wire.queue = "a\nb".to_owned(), true), told("queue", Reason::InvalidField));
         let waits: fn(&mut PlaceRequest) = |wire| wire.mode = MODE_WAIT_UNTIL;
         assert_eq!(fault(waits, true), None);
-        assert_eq!(fault(|wire| wire.lease = 1, true), told("lease", Reason::NotSupportedYet));
-        assert_eq!(fault(|wire| wire.session_lease = true, true), told("lease", Reason::NotSupportedYet));
         let many: fn(&mut PlaceRequest) = |wire| wire.candidates = (1..=257).collect();
         assert_eq!(fault(many, true), told("candidates", Reason::LimitExceeded));
     }

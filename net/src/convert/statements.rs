@@ -74,6 +74,7 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
                 owner,
                 bundle: None,
                 tenant: TenantId(wire.tenant),
+                lease: None,
             }))
         }
         OPERATION_PIPELINE => {

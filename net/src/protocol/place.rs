@@ -102,7 +102,7 @@ bodies! {
         /// and 1 and up select from its setting `attribute_orders`. [`ORDER_DOMINANT`] begins with the
         /// request's dominant resource. Other policies ignore it.
         pub attribute_order: u8,
-        /// The queue that is charged for the placement, which has no lease then. If it waits, it waits there. Empty: the one to
+        /// The queue that is charged for the placement. If it waits, it waits there. Empty: the one to
         /// which its tenant is bound, or none. If some requests of a batch name queues, and no tenant is bound, all must.
         pub queue: String [NAME],
         /// Requests of higher priority go first, among waiting requests and within a batch. Must be 0 for a

@@ -6,7 +6,7 @@ use wharf_net::client::Client;
 use wharf_net::protocol::{
     AmountsBody, CancelReply, CancelRequest, ExplainJobRequest, ExplainWaitRequest, Kind, ListQueuesRequest,
     MODE_WAIT_UNTIL, NamedAmount, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, QueueBody,
-    QueueStatusBody, Reason, Resume, SetQueueRequest, WAITS_FOR_QUEUE, WireSession, kinds,
+    QueueStatusBody, Reason, RenewRequest, Resume, SetQueueRequest, WAITS_FOR_QUEUE, WireSession, kinds,
 };
 
 /// Asks for cores in the queue `batch`.
@@ -72,6 +72,31 @@ async fn a_placement_in_a_queue_is_charged_bounded_and_given_back() {
     .await;
     granted(within(client.place(&in_queue(6))).await.expect("answered"));
     audit(&client).await;
+    server.stop().await;
+}
+
+/// Its lease is renewed as any other. When it is over, the queue is not charged any more.
+#[tokio::test]
+async fn a_placement_in_a_queue_may_have_a_lease() {
+    const SECOND: u64 = 1_000_000_000;
+    let (server, client) = start().await;
+    let leased = PlaceRequest { lease: 10 * SECOND, session_lease: true, ..in_queue(6) };
+    granted(within(client.place(&leased)).await.expect("answered"));
+    server.pass(9 * SECOND);
+    let session = Some(client.hello().session);
+    let renew = RenewRequest { lease: 10 * SECOND, allocations: Vec::new(), session };
+    let renewed = within(client.renew(&renew)).await.expect("answered");
+    assert_eq!(renewed.session.map(|of| of.allocations), Some(1));
+    server.pass(9 * SECOND);
+    audit(&client).await;
+    assert_eq!(held_of(&listed(&client).await), units(6));
+    server.pass(2 * SECOND);
+    within(async {
+        while held_of(&listed(&client).await) != 0 {
+            audit(&client).await;
+        }
+    })
+    .await;
     server.stop().await;
 }
 

@@ -11,7 +11,7 @@ use crate::journal::BeginCause;
 use crate::link::Decision;
 use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
-use crate::request::Placement;
+use crate::request::{LeaseTerms, Placement};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, UnitAssignments};
 use crate::statement::{Allocate, ConflictReason};
 
@@ -39,6 +39,7 @@ pub(crate) struct HeldAllocation {
     pub(crate) bundle: Option<BundleId>,
     /// The amounts that it used of a reservation.
     pub(crate) used: Option<Used>,
+    pub(crate) lease: Option<LeaseTerms>,
 }
 
 impl Books {
@@ -48,7 +49,7 @@ impl Books {
         slot: Slot,
         allocate: &Allocate,
     ) -> Result<(HeldAllocation, Dirty), ConflictReason> {
-        let &Allocate { ref demand, gpus: named, owner, bundle, tenant, .. } = allocate;
+        let &Allocate { ref demand, gpus: named, owner, bundle, tenant, lease, .. } = allocate;
         let is_of_group = bundle.is_none_or(|bundle| bundle.group.tenant == tenant);
         assert!(is_of_group, "a bundle belongs to the tenant of its group");
         assert!(self.nodes.state(slot) == NodeState::Ready, "a hold on a node that takes no new work");
@@ -67,7 +68,7 @@ impl Books {
         let ((gpus, units), used) = taken.map_err(|reason| self.or_reserved(slot, demand, reason))?;
         self.sums.hold(slot, demand, 1);
         self.bundles.promise(bundle);
-        let held = HeldAllocation { slot, tenant, demand: demand.clone(), gpus, units, bundle, used };
+        let held = HeldAllocation { slot, tenant, demand: demand.clone(), gpus, units, bundle, used, lease };
         Ok((held, Dirty::changed(slot)))
     }
 
@@ -133,7 +134,7 @@ impl Books {
 
     /// Makes an allocation of held amounts. Returns the node if a reservation ended with it.
     pub(crate) fn commit_held(&mut self, held: HeldAllocation) -> (Placement, Option<Dirty>) {
-        let HeldAllocation { slot, tenant, demand, gpus, units, used, bundle } = held;
+        let HeldAllocation { slot, tenant, demand, gpus, units, used, bundle, lease: _ } = held;
         let is_over = used.is_some_and(|used| self.end_use(slot, &used, Decision::Committed));
         let ended = if is_over { self.end_reservation(slot) } else { None };
         self.sums.hold(slot, &demand, -1);

@@ -429,7 +429,11 @@ impl Shard {
     }
 
     fn commit_allocation(&mut self, held: HeldAllocation) -> Placement {
+        let lease = held.lease;
         let (placement, ended) = self.books.commit_held(held);
+        if let Some(terms) = &lease {
+            self.books.begin_lease(placement.allocation, terms, self.now);
+        }
         // A reservation that ended with it made room for others.
         if let Some(dirty) = ended {
             self.follow(dirty);

@@ -201,6 +201,7 @@ pub(crate) fn allocation(node: u64, demand: Demand) -> Allocate {
         owner: None,
         bundle: None,
         tenant: TenantId::OPERATOR,
+        lease: None,
     }
 }
 

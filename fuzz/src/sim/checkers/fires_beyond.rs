@@ -29,7 +29,7 @@ fn allocate(cpu: u32) -> Operation {
     let owner = None;
     let bundle = None;
     let tenant = TenantId::OPERATOR;
-    Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle, tenant })
+    Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle, tenant, lease: None })
 }
 
 fn part(operations: Vec<Operation>) -> Part {

@@ -50,6 +50,7 @@ fn allocate(index: Option<u32>, expected: Option<u64>) -> Operation {
         owner: None,
         bundle,
         tenant: TenantId::OPERATOR,
+        lease: None,
     })
 }
 

@@ -58,6 +58,7 @@ pub(super) fn placed_on(
         owner: None,
         bundle: Some(bundle),
         tenant: TenantId::OPERATOR,
+        lease: None,
     };
     let statement = StatementId { incarnation: Incarnation(1), planner: 0, number };
     let part = Part {

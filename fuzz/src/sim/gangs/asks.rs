@@ -157,6 +157,7 @@ fn operation(
                 owner,
                 bundle,
                 tenant: TenantId::OPERATOR,
+                lease: None,
             })
         }
     })

@@ -330,6 +330,7 @@ impl Service {
                     owner: None,
                     bundle,
                     tenant: TenantId::OPERATOR,
+                    lease: None,
                 };
                 let before = self.live.len();
                 self.apply(node, vec![Operation::Allocate(allocate)]);

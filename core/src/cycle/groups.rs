@@ -36,15 +36,22 @@ pub(crate) enum GroupPlan {
 
 /// Plans groups in cycles.
 pub(crate) trait GroupPlans {
-    /// Takes nodes for these tasks of a placeholder, or for at least as many of them as it needs.
-    fn plan(&mut self, placeholder: JobId, tasks: &[u32], replicas: &mut Vec<Replica>) -> GroupPlan;
+    /// Takes nodes for these tasks of a placeholder, or for at least as many of them as it needs. The flag says whether nothing
+    /// was planned before it in this cycle.
+    fn plan(
+        &mut self,
+        placeholder: JobId,
+        tasks: &[u32],
+        needed: (usize, bool),
+        replicas: &mut Vec<Replica>,
+    ) -> GroupPlan;
 }
 
 /// Plans where no groups wait.
 pub(super) struct NoGroups;
 
 impl GroupPlans for NoGroups {
-    fn plan(&mut self, placeholder: JobId, _: &[u32], _: &mut Vec<Replica>) -> GroupPlan {
+    fn plan(&mut self, placeholder: JobId, _: &[u32], _: (usize, bool), _: &mut Vec<Replica>) -> GroupPlan {
         panic!("{placeholder} holds the place of a group that nobody plans")
     }
 }
@@ -58,7 +65,9 @@ impl Cycle<'_> {
         let plan = if tasks.len() < needed {
             GroupPlan::NoRoom
         } else {
-            self.groups.plan(placeholder, &tasks, self.replicas)
+            // If there is no room, that is the reason, whatever is kept from other bundles of the group.
+            self.tries.begin();
+            self.groups.plan(placeholder, &tasks, (needed, self.report.plans.is_empty()), self.replicas)
         };
         let savepoint = self.savepoint();
         let task = |index: u32| TaskId { job: placeholder, index };

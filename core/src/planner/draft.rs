@@ -120,6 +120,11 @@ impl Replicas {
         self.copies[shard].hide(slot);
     }
 
+    /// Returns whether a node is hidden from all plans.
+    pub(super) fn is_left_out(&self, (shard, slot): Place) -> bool {
+        self.hidden_before.get(shard).is_some_and(|&count| self.copies[shard].is_among_hidden(slot, count))
+    }
+
     /// Shows all nodes again that plans have hidden.
     pub(super) fn unhide_all(&mut self) {
         for (shard, copy) in self.copies.iter_mut().enumerate() {
@@ -127,17 +132,16 @@ impl Replicas {
         }
     }
 
-    /// Takes the wanted bundles on replicas of somebody else, which were put in the place of these. As many nodes of each as
-    /// `hidden` says are left out. The search is given up after `units`.
+    /// Takes the wanted bundles on replicas of somebody else, which were put in the place of these. Nodes that are hidden there
+    /// are left out. The search is given up after `units`.
     pub(super) fn plan_apart(
         &mut self,
         wanted: Wanted,
         units: u64,
-        hidden: Vec<usize>,
         draft: &mut Draft,
     ) -> Result<(), NoPlace> {
         let open_values = std::mem::take(&mut self.open_values);
-        self.hidden_before = hidden;
+        self.hidden_before = self.copies.iter().map(Replica::hidden_count).collect();
         let planned = self.plan(wanted, units, draft);
         self.hidden_before = Vec::new();
         self.open_values = open_values;

@@ -143,6 +143,11 @@ impl Group {
         if self.grows_from().is_some() { open } else { self.missing().max(1) }
     }
 
+    /// Returns whether it lacks more than bundles beyond its minimum, which take no ticket.
+    pub(super) fn needs_more(&self) -> bool {
+        self.missing() > 0 || self.job.is_some()
+    }
+
     /// Returns whether some bundle is not placed.
     pub(super) fn is_incomplete(&self) -> bool {
         self.bundles.iter().any(|bundle| bundle.place.is_none())

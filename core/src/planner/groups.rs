@@ -293,7 +293,7 @@ impl Planner {
         match planned {
             Ok(()) if self.comes_in_turn(id, now) => {
                 self.replicas.roll_back(&mut draft, 0);
-                self.wait(id, false, OnGrowth::WaitOn);
+                self.wait(id, false, OnGrowth::Plan);
             }
             Ok(()) => self.commit_placing(id, draft, conflict_detection, now),
             Err(no_place) => {
@@ -306,7 +306,7 @@ impl Planner {
         }
     }
 
-    fn search(&mut self, id: GroupId, draft: &mut Draft) -> Result<(), NoPlace> {
+    pub(super) fn search(&mut self, id: GroupId, draft: &mut Draft) -> Result<(), NoPlace> {
         let planned = self.replicas.plan(self.wanted(id), self.budget.search, draft);
         self.work.searches += 1;
         self.work.given_up += u64::from(planned.as_ref().is_err_and(|no_place| no_place.given_up));
@@ -511,7 +511,7 @@ impl Planner {
     }
 
     /// Handles a group without a place: it waits or is refused.
-    fn judge(&mut self, id: GroupId, no_place: &NoPlace, now: Time) {
+    pub(super) fn judge(&mut self, id: GroupId, no_place: &NoPlace, now: Time) {
         let nodes = self.replicas.shape();
         let group = &self.groups[&id];
         let Some(job) = &group.job else {

@@ -1,9 +1,11 @@
 //! Groups in queues. The keeper of jobs has them, because it has the sums of queues.
 //!
-//! They are groups like others: planned on replicas, committed as statements, and tried again when something may have
-//! changed. Before that, their queue is asked what it can be charged for. Bundles are charged in their order. One that a cap
-//! does not allow is passed over: it is placed later, if the others are as many as the group needs. Otherwise, nothing is
-//! searched for, and the group waits until some cap may allow more, or is refused.
+//! They are groups like others: planned on replicas, and committed as statements. Before that, their queue is asked what it can
+//! be charged for. Bundles are charged in their order. One that a cap does not allow is passed over: it is placed later, if the
+//! others are as many as the group needs. Otherwise, nothing is searched for, and the group waits or is refused.
+//!
+//! A group that waits has a [placeholder](super::jobs) in its queue, and cycles try it. What it has lost is tried again when
+//! something may have changed, as in other groups, also if only a cap kept it back.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -121,6 +121,7 @@ impl Planner {
     /// Handles the loss of a bundle. It is placed again as soon as nothing else of the group is in flight.
     fn is_short(&mut self, id: GroupId) {
         let now = self.now;
+        let has_placeholder = self.has_placeholder(id);
         let group = self.groups.get_mut(&id).expect("a group whose bundle ended is kept");
         match group.state {
             // The planner itself ends bundles.
@@ -132,6 +133,8 @@ impl Planner {
             State::Settled => self.wait(id, false, OnGrowth::Plan),
             // A growth must not delay the bundles that the group had before.
             State::Queued { .. } if group.grows_from().is_some() => self.wait(id, false, OnGrowth::Plan),
+            // Its placeholder is for other bundles.
+            State::Waiting { .. } if has_placeholder => self.wait(id, false, OnGrowth::Plan),
             _ => {}
         }
         self.stir(id);

@@ -213,7 +213,9 @@ impl Replicas {
         let mut used = Used::default();
         for &place in &wanted.standing {
             self.hide(place);
-            used.add(place);
+            if !self.is_left_out(place) {
+                used.add(place);
+            }
         }
         let mut failed = None;
         // The request that found no unused node. Equal requests find none either.

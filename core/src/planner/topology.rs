@@ -334,7 +334,7 @@ impl Replicas {
         }
         if let Some(at) = at {
             levels.count(at);
-            if spreads {
+            if spreads && !self.is_left_out(place) {
                 levels.used.entry(at).or_default().add(place);
             }
         }

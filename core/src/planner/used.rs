@@ -89,8 +89,10 @@ impl Replicas {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_bed::{Bed, cores, items_of, node_of};
+    use super::super::strategy::Wanted;
+    use super::super::test_bed::{Bed, cores, items_of, node_of, wanted_of};
     use super::*;
+    use crate::group::Strategy;
 
     #[test]
     fn nodes_with_room_are_counted_up_to_what_is_enough_and_shown_again() {
@@ -137,5 +139,32 @@ mod tests {
         bed.replicas.unhide_all();
         assert!(!bed.replicas.take(&mut draft, 0, &item.request), "two cores are left on each");
         assert!(bed.replicas.take(&mut draft, 0, &cores(2)));
+    }
+
+    /// On replicas of a cycle, some nodes are hidden. They are not used, also if they have bundles of the group, and stay hidden.
+    #[test]
+    fn nodes_that_are_left_out_are_not_used_again_and_stay_hidden() {
+        let mut bed = Bed::new(1);
+        let ids = [8, 4, 4].map(|cpu| bed.add(0, node_of(cpu, &[]), false));
+        bed.sync();
+        let places = ids.map(|id| bed.replicas.locate(id).expect("it is there"));
+        bed.replicas.hide(places[0]);
+        for strategy in [Strategy::Spread, Strategy::Pack, Strategy::StrictPack, Strategy::StrictSpread] {
+            let items = items_of((0..4).map(|_| cores(2)));
+            let wanted =
+                Wanted { least: 2, standing: vec![places[0], places[1]], ..wanted_of(strategy, items) };
+            let mut draft = Draft::default();
+            let planned = bed.replicas.plan_apart(wanted, 1 << 20, &mut draft);
+            let on = |at: usize| draft.iter().filter(|taken| taken.node == ids[at]).count();
+            let expected = match strategy {
+                Strategy::Spread | Strategy::Pack => [0, 2, 2],
+                Strategy::StrictPack | Strategy::StrictSpread => [0, 0, 0],
+            };
+            assert_eq!([on(0), on(1), on(2)], expected, "{strategy:?}");
+            assert_eq!(planned.is_ok(), expected[1] > 0, "{strategy:?}");
+            bed.replicas.roll_back(&mut draft, 0);
+            assert_eq!(bed.replicas.copies[0].show_all(), [places[0].1], "{strategy:?}");
+            bed.replicas.hide(places[0]);
+        }
     }
 }

@@ -473,9 +473,16 @@ impl Replica {
         }
     }
 
-    /// Returns whether a node is hidden.
-    pub(crate) fn is_hidden(&self, slot: Slot) -> bool {
-        self.hidden.contains(&slot)
+    /// Shows all hidden nodes. Returns them in the order in which they were hidden.
+    pub(crate) fn show_all(&mut self) -> Vec<Slot> {
+        let hidden = self.hidden.clone();
+        self.unhide_from(0);
+        hidden
+    }
+
+    /// Returns whether a node is among the first `count` hidden nodes.
+    pub(crate) fn is_among_hidden(&self, slot: Slot, count: usize) -> bool {
+        self.hidden[..count].contains(&slot)
     }
 
     /// Returns the number of hidden nodes.

@@ -7,10 +7,13 @@ use wharf_core::cycle::CycleConfig;
 use wharf_core::engine::Engine;
 use wharf_core::fairness::Dim;
 use wharf_core::group::{GroupSpec, GroupState, NoGroup, PlanJob, PlanReply, Strategy, WaitsFor};
-use wharf_core::ids::{AllocationId, GroupId};
+use wharf_core::ids::{AllocationId, GroupId, OwnerId};
 use wharf_core::jobs::{QueueSpec, TaskState};
 use wharf_core::node::LifeEvent;
+use wharf_core::planner::PlannerBudget;
+use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome, Reserve};
 use wharf_core::time::Time;
 
 use crate::by_hand::{add_node, ask, cores, node_spec, settle};
@@ -250,6 +253,80 @@ fn lost_bundles_do_not_wait_for_a_turn() {
     settle(&mut engine);
     assert_eq!(status(&mut engine, group.id).state, GroupState::Placed);
     assert_eq!(counts(&mut engine, job, TaskState::Pending), 4);
+    check_jobs(&mut engine);
+}
+
+/// While the rest of a group waits in its turn, what the group loses does not.
+#[test]
+fn a_loss_of_a_group_of_which_a_part_waits_is_placed_again() {
+    let mut engine = jobs_engine(2, CycleConfig::default());
+    let node = add_agent_node(&mut engine, node_spec("n", 6, 0));
+    let bundles = [2, 2, 2, 7, 8].map(|cpu| Arc::new(cores(cpu))).to_vec();
+    add_node(&mut engine, node_spec("large", 16, 0));
+    let held = ask(&mut engine, PortRequest::Place(cores(11)));
+    let PortReply::Place(Ok(held)) = held else { panic!("it fits: {held:?}") };
+    let spec = GroupSpec { bundles, min_members: 3, strategy: Strategy::Spread, ..in_queue("all", 1, 1) };
+    let group = created(&mut engine, spec);
+    assert_eq!((places(&group).len(), pending_cores(&engine, "all")), (3, 15));
+    wait(&mut engine);
+    life(&mut engine, node, LifeEvent::Lose);
+    add_node(&mut engine, node_spec("more", 6, 0));
+    settle(&mut engine);
+    let group = status(&mut engine, group.id);
+    assert_eq!((group.state, places(&group).len()), (GroupState::Placed, 3), "{group:?}");
+    check_jobs(&mut engine);
+    // The rest still has its turns.
+    ask_and_wait(&mut engine, PortRequest::Release(held.allocation));
+    assert_eq!(places(&status(&mut engine, group.id)).len(), 4);
+    assert_eq!(pending_cores(&engine, "all"), 7, "the largest comes first");
+    check_jobs(&mut engine);
+}
+
+/// Only a search finds what is reserved for the owner of a bundle.
+#[test]
+fn a_group_that_waits_uses_the_reservation_of_its_owner() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    let node = add_node(&mut engine, node_spec("n", 8, 0)).id;
+    let owner = OwnerId::new(7).expect("an owner of callers");
+    let reserve = Reserve { node, owner, demand: cores(6).demand, until: None };
+    let partition = engine.catalog.load().node_partition(node).expect("a registered node");
+    let reply = ask(&mut engine, PortRequest::Partition(partition, Command::Reserve(Box::new(reserve))));
+    assert!(matches!(reply, PortReply::One(Outcome::Reserve(Ok(_)))), "{reply:?}");
+    let job = submit_job(&mut engine, gang("job", 1, cores(8)), "all");
+    let bundles = vec![Arc::new(PlacementRequest { owner: Some(owner), ..cores(5) })];
+    let replies = ask_as(&mut engine, 1, GroupSpec { bundles, ..in_queue("all", 1, 1) });
+    assert!(replies.is_empty(), "a job waits: {replies:?}");
+    assert_eq!(placed(&next_cycle(&mut engine)), [1]);
+    assert_eq!(counts(&mut engine, job, TaskState::Pending), 1);
+    check_jobs(&mut engine);
+}
+
+/// Searches of one cycle are bounded. What was left out has its turn in the next cycle, before those that had theirs.
+#[test]
+fn groups_for_which_a_cycle_has_no_time_have_their_turns_in_the_next_one() {
+    let mut engine = jobs_engine(1, CycleConfig::default());
+    with_nodes(&mut engine, 4, 8, 0);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let PortReply::Place(Ok(placed)) = ask(&mut engine, PortRequest::Place(cores(7))) else {
+            panic!("it fits")
+        };
+        held.push(placed.allocation);
+    }
+    for tag in 1..=3 {
+        waits(&mut engine, tag, in_queue("all", 8, 2));
+    }
+    waits(&mut engine, 4, in_queue("all", 4, 2));
+    for planner in &mut engine.planners {
+        planner.set_budget(PlannerBudget { round: 1, ..PlannerBudget::default() });
+    }
+    // Room for the last one, and a change in each cycle for the others.
+    let mut found = placed(&ask_and_wait(&mut engine, PortRequest::Release(held[0])));
+    for number in 0..4 {
+        add_node(&mut engine, node_spec(&format!("small{number}"), 1, 0));
+        found.extend(placed(&next_cycle(&mut engine)));
+    }
+    assert_eq!(found, [4]);
     check_jobs(&mut engine);
 }
 

@@ -97,7 +97,7 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
     /// Charge the placement to this queue, whose caps bound it. With --wait, it waits there.
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), conflicts_with = "lease")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     queue: Option<String>,
     /// Count the reasons of a refusal over all nodes.
     #[arg(long)]

@@ -13,6 +13,7 @@ mod direct;
 mod direct_waits;
 mod explain;
 mod follow;
+mod in_turn;
 mod nodes;
 mod order;
 mod placeholders;
@@ -40,9 +41,10 @@ use charges::Charges;
 pub(super) use direct::Direct;
 use direct::Directs;
 use explain::Explanations;
+use in_turn::PlannedInTurn;
 use nodes::NodesPlans;
 use order::Undecided;
-use placeholders::{Placeholders, PlannedInTurn};
+use placeholders::Placeholders;
 pub(super) use waiting::PLACEMENTS_TAG;
 
 /// The tag of answers to releases of the keeper.
@@ -358,6 +360,7 @@ impl Planner {
             self.place_directs(current, now);
             // A first group, behind a request of this round, waits for replicas that are current.
             if follows_groups || !self.keeps_groups() {
+                self.within(self.budget.round / 4, usize::MAX, |planner| planner.judge_next(now));
                 self.serve_groups(now);
             }
             // Also if placements never cease. The plans do not touch what is being placed.
@@ -403,7 +406,8 @@ impl Planner {
         let has_directs = keeper.releases == 0 && keeper.directs.has_asked()
             || keeper.directs.has_answers()
             || keeper.directs.waits.has_cancelled();
-        let has_groups = || keeper.releases == 0 && self.has_groups_left();
+        let has_groups =
+            || keeper.releases == 0 && (self.has_groups_left() || keeper.placeholders.has_to_judge());
         self.flights.is_empty()
             && (has_directs
                 || has_requests
@@ -442,9 +446,17 @@ impl Planner {
 
     fn run_cycle(&mut self, now: Time) {
         let mut keeper = self.keeper.take().expect("only the keeper of jobs gets here");
-        let mut groups = PlannedInTurn::new(self, &mut keeper.placeholders);
+        let bounds = (keeper.changes(), keeper.chargeable_bundles());
+        let released = self.released;
+        let mut groups = PlannedInTurn::new(self, &mut keeper.placeholders, bounds);
         let report = keeper.scheduler.run_with_groups(&mut groups, now);
         let without_room = groups.without_room;
+        keeper.note_without_room(without_room);
+        keeper.placeholders.note_left(
+            keeper.scheduler.jobs().changes(),
+            keeper.scheduler.replicas(),
+            released,
+        );
         keeper.due = report.due;
         keeper.next_cycle = now.plus_nanos(keeper.interval_ns);
         keeper.began = Some(now);
@@ -452,7 +464,6 @@ impl Planner {
         keeper.plans.extend(report.plans);
         self.keeper = Some(keeper);
         self.send_plans();
-        self.judge_without_room(without_room, now);
     }
 
     /// Takes over what the shards did of a plan.

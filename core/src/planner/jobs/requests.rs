@@ -147,7 +147,7 @@ impl Keeper {
                 users,
                 jobs: u32::try_from(queue.jobs().len()).unwrap_or(u32::MAX),
                 waiting: u32::try_from(queue.waiting().len()).unwrap_or(u32::MAX),
-                direct: u32::try_from(queue.direct().len()).unwrap_or(u32::MAX),
+                direct: u32::try_from(queue.contents().direct).unwrap_or(u32::MAX),
             }
         };
         queues.take(usize::from(limit)).map(view).collect()

@@ -106,7 +106,8 @@ impl Settings {
         };
         let has_jobs = self.jobs && matches!(seed % 8, 3 | 4);
         let best_effort = seed % 32 >= 16;
-        let rules = JobRules { sharing, backfill, best_effort };
+        let objects = seed / 192 % 2 == 1;
+        let rules = JobRules { sharing, backfill, best_effort, objects };
         Contents { journal: self.journal.has(seed), jobs: has_jobs.then_some(rules) }
     }
 }
@@ -126,6 +127,8 @@ struct JobRules {
     backfill: Backfill,
     /// Some tasks of jobs ask for nothing.
     best_effort: bool,
+    /// Objects say in which domains of the topology nodes are, and no labels by themselves.
+    objects: bool,
 }
 
 /// Between whom shares are fair, in a run with jobs.

@@ -158,15 +158,19 @@ pub(super) fn ask_cancel(client: &mut Client, sequence: u64) -> Vec<u8> {
     client.ask(Kind::CancelWait, &CancelRequest { sequence }, Asked::Cancel(sequence))
 }
 
+/// The racks that nodes are in, and the rows of these.
+pub(super) const RACKS: u64 = 5;
+pub(super) const ROWS: u64 = 2;
+
 fn node_body(name: String, choices: &mut Choices<'_>) -> NodeBody {
     let pair = |key: &str, value: String| Pair { key: key.to_owned(), value };
     let number: u64 = name.bytes().map(u64::from).sum();
     // The rack decides the partition, so it must not change with an update.
-    let rack = number % 5;
+    let rack = number % RACKS;
     let mut labels = vec![pair("rack", format!("r{rack}"))];
     if !name.starts_with("agent") {
         // Rows contain racks, and are the tiers of jobs with them.
-        labels.push(pair("row", format!("w{}", rack % 2)));
+        labels.push(pair("row", format!("w{}", rack % ROWS)));
     }
     labels.push(pair("zone", zone(choices)));
     let mut taints = Vec::new();

@@ -89,6 +89,18 @@ impl Bed {
 
     /// Submits a job that needs all of its tasks, perhaps in one domain.
     fn job_within(&mut self, queue: QueueId, tasks: &[Tasks], topology: Option<TopologyRule>) -> JobId {
+        self.job_with_groups(queue, tasks, topology, None)
+    }
+
+    /// Submits a job that needs all of its tasks, perhaps in one domain, and perhaps with each task group in one.
+    fn job_with_groups(
+        &mut self,
+        queue: QueueId,
+        tasks: &[Tasks],
+        topology: Option<TopologyRule>,
+        of_groups: Option<TopologyRule>,
+    ) -> JobId {
+        let groups = tasks.iter().map(|of| TaskGroup { topology: of_groups.clone(), ..of.group() }).collect();
         self.jobs += 1;
         let spec = JobSpec {
             queue,
@@ -96,7 +108,7 @@ impl Bed {
             created: self.cluster.now(),
             phase: JobPhase::Inqueue,
             topology,
-            ..JobSpec::new(&format!("job {}", self.jobs), tasks.iter().map(|of| of.group()).collect())
+            ..JobSpec::new(&format!("job {}", self.jobs), groups)
         };
         self.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap()
     }
@@ -281,6 +293,8 @@ struct Arrival {
     groups: Vec<Tasks>,
     /// The tier of which one domain must hold it.
     tier: Option<&'static str>,
+    /// The tier of which one domain must hold each of its task groups.
+    of_groups: Option<&'static str>,
     /// How much of the stated time it runs, in percent.
     part: u64,
 }
@@ -294,8 +308,9 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
         gpu,
         run_time,
     });
-    let arrival = (0..60_u64, 0..3_usize, prop::collection::vec(group, 1..3), 1..101_u64)
-        .prop_map(|(at, queue, groups, part)| Arrival { at, queue, groups, tier: None, part });
+    let arrival = (0..60_u64, 0..3_usize, prop::collection::vec(group, 1..3), 1..101_u64).prop_map(
+        |(at, queue, groups, part)| Arrival { at, queue, groups, tier: None, of_groups: None, part },
+    );
     prop::collection::vec(arrival, 1..16)
 }
 
@@ -328,7 +343,9 @@ fn run(
         while arrivals.first().is_some_and(|arrival| arrival.at <= now) {
             let arrival = arrivals.remove(0);
             let rule = arrival.tier.map(domains::hard);
-            let job = bed.job_within(queues[arrival.queue % queues.len()], &arrival.groups, rule);
+            let of_groups = arrival.of_groups.map(domains::hard);
+            let queue = queues[arrival.queue % queues.len()];
+            let job = bed.job_with_groups(queue, &arrival.groups, rule, of_groups);
             parts.insert(job, arrival.part);
         }
         for (task, _) in bed.cycle().bound {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use wharf_core::cycle::{Action, Backfill, CycleConfig, PluginConfig, PluginKind};
 use wharf_core::group::Strategy;
-use wharf_core::jobs::{JobId, Jobs, JobsRecord, TopologyTier};
+use wharf_core::jobs::{JobId, Jobs, JobsRecord, TopologyDomain, TopologyTier};
+use wharf_core::node::Labels;
 use wharf_core::planner::{JobsConfig, Planner};
 use wharf_core::time::Time;
 
@@ -22,6 +23,7 @@ use crate::sim::checkers::{Verdict, named};
 use crate::sim::client::jobs::set_queue;
 use crate::sim::facts::Facts;
 use crate::sim::network::Towards;
+use crate::sim::script::{RACKS, ROWS};
 use crate::sim::{JobRules, Sharing};
 
 /// The time between the beginnings of two cycles in these runs, in ns of virtual time.
@@ -42,8 +44,19 @@ const RECHECK_NS: u64 = 1_000;
 /// The most cycles, each with everything that follows from it, until jobs must have come to rest.
 const CYCLES_MAX: usize = 64;
 
+/// Returns objects that contain the same nodes as the labels of the tiers say. So checkers may go by labels.
+fn domains() -> Vec<TopologyDomain> {
+    let of_labels = |(tier, value): (&str, String)| {
+        let labels = Labels::new(vec![(tier.into(), value.as_str().into())]).expect("one label");
+        TopologyDomain { labels, ..TopologyDomain::new(tier, &value) }
+    };
+    let racks = (0..RACKS).map(|rack| (TIERS[0], format!("r{rack}")));
+    let rows = (0..ROWS).map(|row| (TIERS[1], format!("w{row}")));
+    racks.chain(rows).map(of_labels).collect()
+}
+
 /// Returns the settings of the keeper of jobs.
-pub(super) fn jobs_config(JobRules { sharing, backfill, .. }: JobRules) -> JobsConfig {
+pub(super) fn jobs_config(JobRules { sharing, backfill, objects, .. }: JobRules) -> JobsConfig {
     let tier = |kinds: &[PluginKind]| kinds.iter().copied().map(PluginConfig::new).collect();
     let mut shares = PluginConfig::new(match sharing {
         Sharing::Jobs | Sharing::Queues => PluginKind::Drf,
@@ -53,7 +66,10 @@ pub(super) fn jobs_config(JobRules { sharing, backfill, .. }: JobRules) -> JobsC
     });
     (shares.utilization_above, shares.recheck_ns) = (UTILIZATION_ABOVE, RECHECK_NS);
     shares.hierarchical = sharing == Sharing::Queues;
-    let tiers = TIERS.map(|tier| TopologyTier::labelled(tier, tier));
+    let tiers = TIERS.map(|tier| match objects {
+        true => TopologyTier { name: tier.into(), label: None },
+        false => TopologyTier::labelled(tier, tier),
+    });
     let cycle = CycleConfig {
         actions: match sharing {
             Sharing::Starved => {
@@ -69,6 +85,7 @@ pub(super) fn jobs_config(JobRules { sharing, backfill, .. }: JobRules) -> JobsC
         backfill,
         usage_half_life_ns: HALF_LIFE_NS,
         topology: tiers.into(),
+        domains: if objects { domains() } else { Vec::new() },
         ..CycleConfig::default()
     };
     JobsConfig { cycle, interval_ns: INTERVAL_NS, ..JobsConfig::default() }

@@ -113,7 +113,24 @@ fn only_what_ends_before_the_date_passes_a_job_that_must_be_in_a_domain() {
     assert_eq!(bed.state(long), TaskState::Pending);
 }
 
-/// Domains of their own for task groups, and tasks that ask for nothing, are not looked ahead for.
+/// A date for task groups with rules of their own is one at which all of them fit in one domain.
+#[test]
+fn task_groups_with_hard_rules_have_a_date_in_a_domain_that_keeps_all_of_them() {
+    for (of_job, of_groups) in [(None, "rack"), (Some("block"), "rack"), (Some("rack"), "block")] {
+        let mut bed = bed(Backfill::Easy, &[(2, 0, 0), (2, 0, 0), (2, 1, 0)]);
+        let queue = bed.queue("q", None);
+        bed.running(queue, 0, Tasks::of(1, 2, Some(100)));
+        bed.running(queue, 2, Tasks::of(1, 2, Some(50)));
+        let tasks = [Tasks::of(2, 1, Some(50)), Tasks::of(1, 2, Some(50))];
+        let first = bed.job_with_groups(queue, &tasks, of_job.map(hard), Some(hard(of_groups)));
+        let long = bed.job(queue, &[Tasks::of(1, 1, Some(101))]);
+        bed.cycle();
+        assert_eq!(bed.dates(), BTreeMap::from([(first, 100)]), "{of_job:?}, {of_groups}");
+        assert_eq!(bed.state(long), TaskState::Pending);
+    }
+}
+
+/// Tasks that ask for nothing are not looked ahead for.
 #[test]
 fn some_jobs_with_hard_rules_have_no_date() {
     let mut bed = bed(Backfill::Conservative, &[(2, 0, 0)]);
@@ -151,14 +168,29 @@ fn check_domains(bed: &Bed, racks: &[(u8, u8)]) -> Result<(), TestCaseError> {
         .map(|of| (of.job, of.nodes().map(|(node, _)| node).collect()))
         .collect();
     for (id, job) in bed.jobs().jobs() {
-        let Some(rule) = &job.spec().topology else { continue };
-        let tier = rule.tier.as_deref().unwrap();
-        let mut nodes = reserved.get(&id).cloned().unwrap_or_default();
-        nodes.extend(job.tasks().iter().filter(|task| task.state.holds()).filter_map(|task| task.node));
-        let is_together = nodes.iter().all(|&node| domain(node, tier) == domain(nodes[0], tier));
-        prop_assert!(is_together, "job {id} of one {tier}: {nodes:?}");
+        let running = job.tasks().iter().filter(|task| task.state.holds());
+        let running: Vec<(u32, NodeId)> = running.filter_map(|task| Some((task.group, task.node?))).collect();
+        let are_together = |nodes: &[NodeId], rule: &TopologyRule| {
+            let tier = rule.tier.as_deref().unwrap();
+            nodes.iter().all(|&node| domain(node, tier) == domain(nodes[0], tier))
+        };
+        if let Some(rule) = &job.spec().topology {
+            let mut nodes = reserved.get(&id).cloned().unwrap_or_default();
+            nodes.extend(running.iter().map(|&(_, node)| node));
+            prop_assert!(are_together(&nodes, rule), "job {id} with {rule:?}: {nodes:?}");
+        }
+        for (number, group) in (0..).zip(&job.spec().tasks) {
+            let Some(rule) = &group.topology else { continue };
+            let of_group = running.iter().filter(|&&(of, _)| of == number);
+            let nodes: Vec<NodeId> = of_group.map(|&(_, node)| node).collect();
+            prop_assert!(are_together(&nodes, rule), "group {number} of job {id} with {rule:?}: {nodes:?}");
+        }
     }
     Ok(())
+}
+
+fn of_tier() -> impl Strategy<Value = Option<&'static str>> {
+    prop_oneof![Just(Some("rack")), Just(Some("block")), Just(None)]
 }
 
 proptest! {
@@ -171,14 +203,15 @@ proptest! {
         caps in prop::collection::vec(prop::option::of(6..16_i64), 1..3),
         backfill in prop_oneof![Just(Backfill::Easy), Just(Backfill::Conservative)],
         arrivals in arrivals(),
-        tiers in prop::collection::vec(prop_oneof![Just(Some("rack")), Just(Some("block")), Just(None)], 16),
+        tiers in prop::collection::vec((of_tier(), of_tier()), 16),
     ) {
         let specs = nodes.iter().map(|&((cpu, gpus), (rack, block))| racked(node(cpu, gpus), rack, block));
         let mut bed = Bed::with(backfill, GANG, specs);
         let queues: Vec<QueueId> =
             caps.iter().enumerate().map(|(at, &cap)| bed.queue(&format!("q{at}"), cap)).collect();
         let arrivals = arrivals.into_iter().zip(tiers);
-        let arrivals = arrivals.map(|(arrival, tier)| Arrival { tier, ..arrival }).collect();
+        let arrivals =
+            arrivals.map(|(arrival, (tier, of_groups))| Arrival { tier, of_groups, ..arrival }).collect();
         let racks: Vec<(u8, u8)> = nodes.iter().map(|&(_, of)| of).collect();
         run(&mut bed, &queues, arrivals, |bed| check_domains(bed, &racks))?;
     }

@@ -24,6 +24,7 @@ pub(crate) const GRACE_NS: u64 = 30_000_000_000;
 pub(crate) struct ConfigFile {
     pub(crate) actions: Option<Vec<Name>>,
     pub(crate) tiers: Option<Vec<Vec<PluginFile>>>,
+    #[serde(alias = "compat")]
     pub(crate) combination: Option<CombinationFile>,
     pub(crate) grace: Option<Spanned<Nanos>>,
     pub(crate) backfill: Option<Name>,

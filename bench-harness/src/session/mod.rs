@@ -23,13 +23,15 @@ use crate::process::Process;
 pub use fairness::Fairness;
 
 /// The names of the rows, in order.
-pub const ROWS: [&str; 11] = [
+pub const ROWS: [&str; 13] = [
     "whole",
     "change",
     "hard",
     "hard-again",
     "hard-change",
     "hard-gangs",
+    "kept",
+    "kept-change",
     "gang-8",
     "gang-1000",
     "preempt-1000",
@@ -179,6 +181,9 @@ pub fn run(
     if wants("hard-gangs") {
         add(vec![rows::hard_gangs(scale)?]);
     }
+    if wants("kept") || wants("kept-change") {
+        add(rows::kept(scale)?);
+    }
     if wants("gang-8") {
         add(vec![rows::gangs("gang-8", 8, 10_000 / scale)?]);
     }
@@ -271,12 +276,18 @@ impl Bed {
         priority: i32,
     ) -> Result<JobId, SessionError> {
         let job = self.job(queue, tasks, 1, cpu_milli, priority)?;
+        self.run_tasks(job, tasks)?;
+        Ok(job)
+    }
+
+    /// Has the tasks of a job run, on node after node.
+    fn run_tasks(&mut self, job: JobId, tasks: u32) -> Result<(), SessionError> {
         for index in 0..tasks {
             let node = self.nodes[self.running % self.nodes.len()];
             self.cluster.run_on(TaskId { job, index }, node, TaskState::Running)?;
             self.running += 1;
         }
-        Ok(job)
+        Ok(())
     }
 
     fn cycle(&mut self) -> Timed {

@@ -100,6 +100,43 @@ pub(super) fn hard_gangs(scale: u32) -> Result<SessionRow, SessionError> {
     Ok(row)
 }
 
+/// A full cluster, and much that waits and would fit if others went. No rule lets any of them go: half of the jobs have the same
+/// priority, and the others are gangs of a lower one that need all their tasks. Then the same after some tasks ended.
+pub(super) fn kept(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
+    let nodes = 50_000_u32.div_ceil(scale);
+    let mut bed = Bed::new(CycleConfig::default(), nodes, 20, 1)?;
+    let jobs = nodes.div_ceil(50);
+    let size = 20 * nodes / jobs;
+    let mut equal = Vec::new();
+    for number in 0..jobs {
+        if number % 2 == 0 {
+            equal.push(bed.running_job(0, size, 1000, 5)?);
+        } else {
+            let gang = bed.job(0, size, size, 1000, 0)?;
+            bed.run_tasks(gang, size)?;
+        }
+    }
+    let pending = 10_000_u32.div_ceil(scale);
+    for number in 0..pending.div_ceil(100) {
+        // Each job is a class of its own.
+        bed.job(0, 100, 100, 2_000 + number, 5)?;
+    }
+    let timed = bed.cycle();
+    expect("kept", &timed, 0, 0)?;
+    let mut rows = vec![bed.row("kept", pending, &timed)];
+    let mut changes = Vec::new();
+    for index in 0..CHANGES as u32 {
+        let ending = equal.iter().cycle().take((CHANGED as usize).min(equal.len()));
+        ending.for_each(|&job| drop(bed.cluster.finish_task(TaskId { job, index })));
+        let timed = bed.cycle();
+        expect("kept-change", &timed, 0, 0)?;
+        changes.push(timed);
+    }
+    changes.sort_by_key(|timed| timed.whole);
+    rows.push(bed.row("kept-change", pending, &changes[CHANGES / 2]));
+    Ok(rows)
+}
+
 /// Gangs that are placed in one cycle.
 pub(super) fn gangs(name: &'static str, size: u32, count: u32) -> Result<SessionRow, SessionError> {
     let tasks = size * count;

@@ -8,7 +8,7 @@
 //! | module | content |
 //! |---|---|
 //! | `config` | actions, plugins and tiers |
-//! | `plugin`, `plugins` | the rules, and how tiers of them decide together |
+//! | `plugin`, `plugins`, `agree` | the rules, and how tiers of them decide together |
 //! | `turns` | whose turn it is, at each level of the hierarchy |
 //! | `trial` | changes that can be undone exactly |
 //! | `spots`, `victims` | which tasks to evict on which node |
@@ -27,6 +27,7 @@
 //! | `evictions` | whether those for whom tasks were evicted got what these gave up |
 //! | `local` | a shard and its cycles in one thread, for scenarios and measurements |
 
+mod agree;
 mod allocate;
 mod backfill;
 mod best_effort;

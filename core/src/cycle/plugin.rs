@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use super::agree::{agree, agree_as_volcano};
 use super::config::{Combination, CycleConfig, Decision, PluginConfig, PluginKind};
 use super::limit::Limit;
 use super::plugins;
@@ -107,6 +108,17 @@ pub(super) trait Plugin: Send {
 
     /// Returns whether it keeps gangs from being broken, and lets them go as a whole.
     fn takes_whole_gangs(&self) -> bool {
+        false
+    }
+
+    /// Returns whether it may accept a victim for a task, alone or with others. It is asked about many, so it must be cheap. If
+    /// it does not accept the victim in any case, the rule may say so here.
+    fn may_accept(&self, _: Facts<'_>, _: Decision, _: TaskId, _victim: TaskId) -> bool {
+        true
+    }
+
+    /// Returns whether it only accepts tasks of jobs of a lower priority for tasks of other jobs.
+    fn takes_lower_priorities(&self) -> bool {
         false
     }
 
@@ -460,6 +472,21 @@ impl Tiers {
         self.all(Decision::Preemptable).all(|plugin| plugin.may_give_up(facts, task, victims))
     }
 
+    /// Returns the rules that all must accept each victim. `None`: that is not so, because tiers are combined as in Volcano, or
+    /// gangs may go as a whole.
+    pub(super) fn must_accept(&self, decision: Decision) -> Option<Vec<&dyn Plugin>> {
+        let rules = self.deciding(decision);
+        let by_each = self.is_strict(decision) && !rules.iter().any(|rule| rule.takes_whole_gangs());
+        by_each.then_some(rules)
+    }
+
+    /// Returns whether jobs only take the place of others of a lower priority.
+    pub(super) fn takes_lower_priorities(&self) -> bool {
+        let rules = self.must_accept(Decision::Preemptable);
+        let by_rule = rules.is_some_and(|rules| rules.iter().any(|rule| rule.takes_lower_priorities()));
+        by_rule || !self.orders_preemption()
+    }
+
     /// Returns whether a rule lets running gangs go as a whole.
     pub(super) fn takes_whole_gangs(&self, decision: Decision) -> bool {
         self.is_strict(decision) && self.deciding(decision).into_iter().any(Plugin::takes_whole_gangs)
@@ -541,57 +568,4 @@ fn bounds(config: &PluginConfig, decision: Decision) -> bool {
 
 fn first_of(mut orders: impl Iterator<Item = Ordering>) -> Ordering {
     orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
-}
-
-/// Returns the victims in all answers, or `None` if there is no answer.
-fn agree(answers: impl Iterator<Item = Vec<TaskId>>) -> Option<Vec<TaskId>> {
-    answers.reduce(|mut agreed, answer| {
-        agreed.retain(|victim| answer.contains(victim));
-        agreed
-    })
-}
-
-/// Combines as Volcano does: an empty answer ends the tier without a result, and after an empty intersection the next
-/// answer counts alone.
-fn agree_as_volcano(answers: impl Iterator<Item = Vec<TaskId>>) -> Option<Vec<TaskId>> {
-    let mut agreed: Option<Vec<TaskId>> = None;
-    for answer in answers {
-        if answer.is_empty() {
-            return None;
-        }
-        agreed = match agreed {
-            None => Some(answer),
-            Some(mut before) => {
-                before.retain(|victim| answer.contains(victim));
-                (!before.is_empty()).then_some(before)
-            }
-        };
-    }
-    agreed
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tasks(of: &[u32]) -> Vec<TaskId> {
-        of.iter().map(|&index| TaskId { job: JobId(1), index }).collect()
-    }
-
-    #[test]
-    fn strictly_an_empty_answer_is_a_veto() {
-        let agreed = |answers: &[&[u32]]| agree(answers.iter().map(|answer| tasks(answer)));
-        assert_eq!(agreed(&[]), None);
-        assert_eq!(agreed(&[&[1, 2, 3], &[2, 3], &[3, 4]]), Some(tasks(&[3])));
-        assert_eq!(agreed(&[&[1], &[2], &[3]]), Some(Vec::new()));
-        assert_eq!(agreed(&[&[], &[2]]), Some(Vec::new()));
-    }
-
-    #[test]
-    fn as_in_volcano_an_empty_answer_falls_through() {
-        let agreed = |answers: &[&[u32]]| agree_as_volcano(answers.iter().map(|answer| tasks(answer)));
-        assert_eq!(agreed(&[&[1, 2, 3], &[2, 3]]), Some(tasks(&[2, 3])));
-        assert_eq!(agreed(&[&[1, 2], &[]]), None);
-        assert_eq!(agreed(&[&[1], &[2], &[3]]), Some(tasks(&[3])), "the empty intersection is forgotten");
-    }
 }

@@ -25,9 +25,16 @@ pub(super) struct Spot {
     pub(super) place: Place,
     /// What is free, being released, or held by tasks that may go: cpu, memory and GPUs.
     most: [i64; 3],
+    /// The lowest priority of a job that has such a task.
+    lowest: i32,
 }
 
 impl Spot {
+    /// Returns whether a task of a job of a lower priority may go.
+    pub(super) fn has_below(&self, priority: i32) -> bool {
+        self.lowest < priority
+    }
+
     /// Returns whether a task could fit if all went that may go. Only cpu, memory and the sum of GPUs are compared.
     pub(super) fn may_hold(&self, class: &TaskClass) -> bool {
         KINDS.into_iter().zip(self.most).all(|(dim, most)| class.amounts.get(dim) <= most)
@@ -48,11 +55,14 @@ fn add(most: &mut [i64; 3], amounts: &Amounts) {
     }
 }
 
+/// What may be free on a node, and the lowest priority of a job that gives it.
+type Going = ([i64; 3], i32);
+
 /// What was found on a node.
 struct Found {
     place: Place,
-    of_queues: Vec<(QueueId, [i64; 3])>,
-    of_others: Option<[i64; 3]>,
+    of_queues: Vec<(QueueId, Going)>,
+    of_others: Option<Going>,
     /// When the next task there may go.
     due: Option<Time>,
 }
@@ -118,12 +128,12 @@ impl SpotTable {
     fn enter(&mut self, node: NodeId, found: Found) {
         let Found { place, of_queues, of_others, due } = found;
         let queues = of_queues.iter().map(|&(queue, _)| queue).collect();
-        for (queue, most) in of_queues {
-            insert(self.of_queues.entry(queue).or_default(), Spot { node, place, most });
+        for (queue, (most, lowest)) in of_queues {
+            insert(self.of_queues.entry(queue).or_default(), Spot { node, place, most, lowest });
         }
         let is_of_others = of_others.is_some();
-        if let Some(most) = of_others {
-            insert(&mut self.of_others, Spot { node, place, most });
+        if let Some((most, lowest)) = of_others {
+            insert(&mut self.of_others, Spot { node, place, most, lowest });
         }
         self.due.extend(due.map(|due| (due, node)));
         self.node_at.insert(place, node);
@@ -142,12 +152,12 @@ impl SpotTable {
             return self.enter(node, found);
         }
         let Found { place, of_queues, of_others, due } = found;
-        for (queue, most) in of_queues {
+        for (queue, (most, lowest)) in of_queues {
             let spots = self.of_queues.get_mut(&queue).expect("a listed queue has spots");
-            *spot_of(spots, node) = Spot { node, place, most };
+            *spot_of(spots, node) = Spot { node, place, most, lowest };
         }
-        if let Some(most) = of_others {
-            *spot_of(&mut self.of_others, node) = Spot { node, place, most };
+        if let Some((most, lowest)) = of_others {
+            *spot_of(&mut self.of_others, node) = Spot { node, place, most, lowest };
         }
         let listed = self.nodes.get_mut(&node).expect("it stays");
         let before = (std::mem::replace(&mut listed.place, place), std::mem::replace(&mut listed.due, due));
@@ -287,7 +297,7 @@ impl Cycle<'_> {
         let tasks = self.jobs.on_node(node);
         let place = self.locate(node).filter(|_| !tasks.is_empty())?;
         let present = self.free_in_future(node, place);
-        let mut may_go: Vec<(QueueId, [i64; 3])> = Vec::new();
+        let mut may_go: Vec<(QueueId, Going)> = Vec::new();
         let mut due = None;
         for &id in tasks {
             let task = self.jobs.task(id);
@@ -298,19 +308,23 @@ impl Cycle<'_> {
             }
             let queue = self.queue_of(id.job);
             let at = may_go.iter().position(|&(of, _)| of == queue).unwrap_or_else(|| {
-                may_go.push((queue, [0; 3]));
+                may_go.push((queue, ([0; 3], i32::MAX)));
                 may_go.len() - 1
             });
-            add(&mut may_go[at].1, &task.class.amounts);
+            let (amounts, lowest) = &mut may_go[at].1;
+            add(amounts, &task.class.amounts);
+            *lowest = (*lowest).min(self.jobs.job(id.job).spec().priority);
         }
         let sum = |most: [i64; 3], more: [i64; 3]| [0, 1, 2].map(|at| most[at] + more[at]);
-        let mut of_others = None;
-        for &(queue, amounts) in &may_go {
+        let mut of_others: Option<Going> = None;
+        for &(queue, (amounts, lowest)) in &may_go {
             if reclaimable[queue.0 as usize] {
-                of_others = Some(sum(of_others.unwrap_or(present), amounts));
+                let (before, least) = of_others.unwrap_or((present, i32::MAX));
+                of_others = Some((sum(before, amounts), least.min(lowest)));
             }
         }
-        let of_queues = may_go.into_iter().map(|(queue, amounts)| (queue, sum(present, amounts))).collect();
+        let of_queue = |(queue, (amounts, lowest))| (queue, (sum(present, amounts), lowest));
+        let of_queues = may_go.into_iter().map(of_queue).collect();
         Some(Found { place, of_queues, of_others, due })
     }
 

@@ -75,11 +75,14 @@ impl Cycle<'_> {
         offers: &mut Offers,
     ) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
+        let by_priority = from == From::OtherJobs && self.tiers().takes_lower_priorities();
+        let below = by_priority.then(|| self.jobs.job(task.job).spec().priority);
         loop {
             while offers.found.len() < self.config.victim_nodes_max && offers.looked_at < spots.len() {
                 let spot = &spots[offers.looked_at];
                 offers.looked_at += 1;
-                if !self.topology.is_in_scope(spot.place) || !spot.may_hold(&class) {
+                let has_lower = below.is_none_or(|below| spot.has_below(below));
+                if !has_lower || !self.topology.is_in_scope(spot.place) || !spot.may_hold(&class) {
                     continue;
                 }
                 self.report.victim_nodes += 1;
@@ -114,11 +117,12 @@ impl Cycle<'_> {
     /// not. `None`: there is no such set. An empty set: it fits without evicting anyone.
     fn victims_on(&mut self, task: TaskId, node: NodeId, place: Place, from: From) -> Option<Vec<TaskId>> {
         let class = Arc::clone(&self.jobs.task(task).class);
-        let candidates = self.candidates(task, node, from);
-        if candidates.is_empty() {
+        let mut candidates = self.candidates(task, node, from);
+        let need = Need { task, class: &class, node, place, from };
+        if candidates.is_empty() || !self.may_find_victims(need, &candidates) {
             return None;
         }
-        let need = Need { task, class: &class, node, place, from };
+        self.order_candidates(task, &mut candidates);
         // Each of several tasks may be one that its queue gives up, or only all together.
         let alone = candidates.iter().copied().filter(|&victim| self.may_give_up(need, &[victim]));
         let alone: Vec<TaskId> = alone.collect();
@@ -127,6 +131,18 @@ impl Cycle<'_> {
             return found;
         }
         self.victims_among(need, &candidates)
+    }
+
+    /// Returns false if no set of these tasks can go by all rules and suffice. This is cheap: most nodes have no victims, and each is
+    /// looked at for each class of tasks that waits.
+    fn may_find_victims(&self, need: Need<'_>, candidates: &[TaskId]) -> bool {
+        let decision = need.from.decision();
+        let Some(rules) = self.tiers().must_accept(decision) else { return true };
+        let facts = self.facts();
+        let may_go =
+            |victim: &TaskId| rules.iter().all(|rule| rule.may_accept(facts, decision, need.task, *victim));
+        let possible: Vec<TaskId> = candidates.iter().copied().filter(may_go).collect();
+        !possible.is_empty() && self.may_suffice(need.class, need.node, need.place, &possible)
     }
 
     /// Returns a smallest set of these tasks to evict by all rules, single ones and gangs that go as a whole.
@@ -200,7 +216,7 @@ impl Cycle<'_> {
             && self.claim_leaves_dates(task, node, place, evicts)
     }
 
-    /// Returns the tasks on a node that may be evicted by their own settings, the least valuable first.
+    /// Returns the tasks on a node that may be evicted by their own settings.
     fn candidates(&self, task: TaskId, node: NodeId, from: From) -> Vec<TaskId> {
         let queue = self.queue_of(task.job);
         let class = &self.jobs.task(task).class;
@@ -230,8 +246,12 @@ impl Cycle<'_> {
             self.may_go(*victim) && (!spares_others || self.jobs.task(*victim).class.is_best_effort())
         };
         let on_node = self.jobs.on_node(node).iter().copied();
-        let mut candidates: Vec<TaskId> =
-            on_node.filter(|victim| of_kind(victim) && may_go(victim)).collect();
+        on_node.filter(|victim| of_kind(victim) && may_go(victim)).collect()
+    }
+
+    /// Sorts tasks that may be evicted for another one, the least valuable first.
+    fn order_candidates(&self, task: TaskId, candidates: &mut [TaskId]) {
+        let queue = self.queue_of(task.job);
         // Masters go last. Of other queues, the last queue goes first. Then the last job, and of a job the last task.
         candidates.sort_by(|a, b| {
             // A queue that shares more ancestors with the preemptor's gives first.
@@ -262,7 +282,6 @@ impl Cycle<'_> {
                 .then_with(by_job)
                 .then(Reverse(*a).cmp(&Reverse(*b)))
         });
-        candidates
     }
 
     /// Returns the number of queues that contain both.

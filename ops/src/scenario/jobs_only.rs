@@ -23,13 +23,14 @@ pub struct Checked {
     pub jobs: usize,
 }
 
-/// Returns what the queues of a file say that these rules do not use, each with its line.
+/// Returns what the queues and jobs of a file say that these rules do not use, each with its line.
 ///
 /// # Errors
 /// The first fault in the text, with its line.
 pub(crate) fn unused_by(text: &str, rules: &CycleConfig) -> Result<Vec<LineError>, LineError> {
     let files: Vec<JobsFile> = documents(text)?;
-    Ok(unused(files.iter().flat_map(|file| &file.queues), rules))
+    let queues = files.iter().flat_map(|file| &file.queues);
+    Ok(unused(queues, files.iter().flat_map(|file| &file.jobs), rules))
 }
 
 /// Checks the queues and jobs of a file. Queues that it names and does not have count as ones that the service has, and so do

@@ -55,15 +55,17 @@ impl Scenario {
         run::run(&self.0)
     }
 
-    /// Checks settings, queues and jobs without running a step. Returns what queues say that the settings do not use,
+    /// Checks settings, queues and jobs without running a step. Returns what queues and jobs say that the settings do not use,
     /// each with its line.
     ///
     /// # Errors
     /// The first fault.
     pub fn check(&self) -> Result<Vec<LineError>, LineError> {
         let world = build::World::new(&self.0)?;
-        let added = self.0.steps.iter().filter_map(|step| step.add.as_ref()).flat_map(|add| &add.queues);
-        Ok(unused(self.0.queues.iter().chain(added), world.cluster.scheduler().config()))
+        let added = || self.0.steps.iter().filter_map(|step| step.add.as_ref());
+        let queues = self.0.queues.iter().chain(added().flat_map(|add| &add.queues));
+        let jobs = self.0.jobs.iter().chain(added().flat_map(|add| &add.jobs));
+        Ok(unused(queues, jobs, world.cluster.scheduler().config()))
     }
 }
 
@@ -77,14 +79,14 @@ pub(crate) fn plan(file: &PlanFile) -> Result<(Vec<String>, PlanNodesReply), Lin
 }
 
 /// Checks what a file asks for, without a service, and without a plan of what it asks for. Nodes that it names and
-/// does not have count as ones that the service has. Returns what queues say that its settings do not use, each with
+/// does not have count as ones that the service has. Returns what queues and jobs say that its settings do not use, each with
 /// its line.
 ///
 /// # Errors
 /// The first fault.
 pub(crate) fn check_plan(file: &PlanFile) -> Result<Vec<LineError>, LineError> {
     let world = plan::check_file(file)?;
-    Ok(unused(&file.queues, world.cluster.scheduler().config()))
+    Ok(unused(&file.queues, &file.jobs, world.cluster.scheduler().config()))
 }
 
 /// Reads the scenarios of a file: YAML documents, separated by `---`. JSON is YAML too.

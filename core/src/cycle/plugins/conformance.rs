@@ -1,17 +1,19 @@
 //! Tasks that the cluster itself needs are never victims.
 
 use super::{Facts, Plugin};
+use crate::cycle::config::Decision;
 use crate::jobs::TaskId;
 use crate::limits::SYSTEM_PRIORITY;
 
 pub(super) struct Conformance;
 
+fn is_spared(facts: Facts<'_>, victim: TaskId) -> bool {
+    let job = facts.jobs.job(victim.job);
+    job.spec().priority.max(facts.jobs.task(victim).priority) >= SYSTEM_PRIORITY
+}
+
 fn spare(facts: Facts<'_>, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
-    let is_spared = |victim: &TaskId| {
-        let job = facts.jobs.job(victim.job);
-        job.spec().priority.max(facts.jobs.task(*victim).priority) >= SYSTEM_PRIORITY
-    };
-    Some(candidates.iter().copied().filter(|victim| !is_spared(victim)).collect())
+    Some(candidates.iter().copied().filter(|&victim| !is_spared(facts, victim)).collect())
 }
 
 impl Plugin for Conformance {
@@ -25,5 +27,9 @@ impl Plugin for Conformance {
 
     fn evictable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
         spare(facts, candidates)
+    }
+
+    fn may_accept(&self, facts: Facts<'_>, _: Decision, _: TaskId, victim: TaskId) -> bool {
+        !is_spared(facts, victim)
     }
 }

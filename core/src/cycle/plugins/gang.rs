@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
+use crate::cycle::config::Decision;
 use crate::cycle::plugin::Counted;
 use crate::jobs::{Job, JobId, TaskId, TaskState};
 use crate::planted::{PlantedBug, is_planted};
@@ -112,6 +113,11 @@ impl Plugin for Gang {
 
     fn evictable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
         Some(beyond_minimum(facts, candidates))
+    }
+
+    fn may_accept(&self, facts: Facts<'_>, _: Decision, _: TaskId, victim: TaskId) -> bool {
+        let job = facts.jobs.job(victim.job);
+        self.whole || job.ready_tasks() > job.spec().min_member
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Facts, Plugin};
+use crate::cycle::config::Decision;
 use crate::jobs::{JobId, TaskId, TaskState};
 
 pub(super) struct Priority;
@@ -26,14 +27,23 @@ impl Plugin for Priority {
 
     /// Tasks of jobs of a lower priority, and of the same job those of a lower priority.
     fn preemptable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
-        let jobs = facts.jobs;
-        let is_lower = |victim: &TaskId| {
-            if victim.job == task.job {
-                jobs.task(*victim).priority < jobs.task(task).priority
-            } else {
-                jobs.job(victim.job).spec().priority < jobs.job(task.job).spec().priority
-            }
-        };
-        Some(candidates.iter().copied().filter(is_lower).collect())
+        Some(candidates.iter().copied().filter(|&victim| is_lower(facts, victim, task)).collect())
+    }
+
+    fn may_accept(&self, facts: Facts<'_>, decision: Decision, task: TaskId, victim: TaskId) -> bool {
+        decision != Decision::Preemptable || is_lower(facts, victim, task)
+    }
+
+    fn takes_lower_priorities(&self) -> bool {
+        true
+    }
+}
+
+fn is_lower(facts: Facts<'_>, victim: TaskId, than: TaskId) -> bool {
+    let jobs = facts.jobs;
+    if victim.job == than.job {
+        jobs.task(victim).priority < jobs.task(than).priority
+    } else {
+        jobs.job(victim.job).spec().priority < jobs.job(than.job).spec().priority
     }
 }

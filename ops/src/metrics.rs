@@ -75,9 +75,19 @@ impl Latencies {
 
     fn record(&self, nanos: impl IntoIterator<Item = u64>) {
         let mut recent = lock(&self.recent);
+        let mut nanos = nanos.into_iter();
+        let Some(mut run) = nanos.next() else { return };
+        // Requests that one read brought have equal times. Each run of them is one look at the histogram.
+        let mut count = 1;
         for nanos in nanos {
-            recent.saturating_record(nanos);
+            if nanos == run {
+                count += 1;
+                continue;
+            }
+            recent.saturating_record_n(run, count);
+            (run, count) = (nanos, 1);
         }
+        recent.saturating_record_n(run, count);
     }
 
     /// Adds everything recorded since the start to `sum`.
@@ -289,7 +299,7 @@ const SERVER_COUNTERS: [Counter<Counters>; 8] = [
 ];
 
 /// Conflicts, useful and wasted work: the metrics of the Omega paper.
-const PLANNER_COUNTERS: [Counter<PlannerMetrics>; 8] = [
+const PLANNER_COUNTERS: [Counter<PlannerMetrics>; 12] = [
     ("statements", "Statements that planners sent to shards", |planner| planner.statements),
     ("statements_committed", "Statements committed, at least in part", |planner| planner.committed),
     ("statements_conflicted", "Statements in which something conflicted", |planner| planner.conflicted),
@@ -300,6 +310,10 @@ const PLANNER_COUNTERS: [Counter<PlannerMetrics>; 8] = [
     }),
     ("operations", "Operations that planners sent to shards", |planner| planner.operations),
     ("operations_granted", "Operations granted; the rest was wasted work", |planner| planner.granted),
+    ("cycles", "Scheduling cycles that looked at anything", |planner| planner.cycles),
+    ("cycle_nanoseconds", "Time that scheduling cycles took", |planner| planner.cycle_ns),
+    ("tasks_placed", "Tasks that cycles gave a node or a claim", |planner| planner.tasks_placed),
+    ("tasks_evicted", "Tasks that cycles evicted for others", |planner| planner.tasks_evicted),
 ];
 
 /// The samples of one metric.
@@ -332,6 +346,10 @@ impl Snapshot {
             planners.map(|(number, planner)| (vec![("planner", number.to_string())], *lock(planner)));
         let planners: Vec<Sample<(PlannerMetrics, u64)>> = planners.collect();
         let groups = planners.iter().map(|(label, (_, groups))| (label.clone(), *groups as f64)).collect();
+        let pending = |(label, (counts, _)): &Sample<(PlannerMetrics, u64)>| {
+            (label.clone(), counts.tasks_pending as f64)
+        };
+        let pending = planners.iter().map(pending).collect();
         let of_planners = |of: fn(&PlannerMetrics) -> u64| {
             planners.iter().map(|(label, (counts, _))| (label.clone(), of(counts))).collect()
         };
@@ -354,6 +372,7 @@ impl Snapshot {
             ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
             ("resource", "The books per resource, in its unit", resource_samples(status)),
             ("groups", "Placement groups, waiting ones included", groups),
+            ("tasks_pending", "Tasks that wait in queues, with placements and bundles of groups", pending),
             (
                 "handshakes",
                 "Connections in their handshake, or waiting for it",

@@ -179,6 +179,7 @@ fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
         placings: sum.placings + one.placings,
         operations: sum.operations + one.operations,
         granted: sum.granted + one.granted,
+        ..sum
     })
 }
 

@@ -1,7 +1,7 @@
 //! The keeper of jobs in a whole engine: requests, cycles, what shards tell, and restarts.
 
 use wharf_core::cycle::CycleConfig;
-use wharf_core::engine::EngineConfig;
+use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::fairness::{Caps, Dim};
 use wharf_core::group::PlanJob;
@@ -11,7 +11,7 @@ use wharf_core::jobs::{
     QueueError, QueueSpec, TaskGroup, TaskReport, TaskState,
 };
 use wharf_core::node::LifeEvent;
-use wharf_core::planner::JobsConfig;
+use wharf_core::planner::{JobsConfig, PlannerMetrics};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortRequest;
 use wharf_core::state::StoreState;
@@ -22,6 +22,12 @@ use crate::jobs_bed::{
     INTERVAL_NS, ask_jobs, bag, cancel, check_jobs, counts, export_all, gang, job_status, jobs_config,
     jobs_engine, jobs_of, named, open_with, report, set_queue, states, submit_job, try_submit, wait, wait_ns,
 };
+
+/// The counters of the keeper of jobs.
+fn metrics_of(engine: &Engine) -> PlannerMetrics {
+    let mut planners = engine.planners.iter().map(|runner| runner.planner());
+    *planners.find(|planner| planner.keeps_jobs()).expect("somebody keeps jobs").metrics()
+}
 
 #[test]
 fn a_job_is_placed_runs_and_gives_back_what_it_had() {
@@ -236,6 +242,9 @@ fn a_job_of_higher_priority_gets_what_it_evicts_when_the_grace_period_is_over() 
     assert_eq!(states(&mut engine, high), [TaskState::Bound]);
     assert_eq!(counts(&mut engine, low, TaskState::Pending), 4);
     check_jobs(&mut engine);
+    let metrics = metrics_of(&engine);
+    assert_eq!((metrics.tasks_placed, metrics.tasks_evicted, metrics.tasks_pending), (17, 4, 4));
+    assert!(metrics.cycles >= 2, "{metrics:?}");
 }
 
 /// Both jobs are of one queue, whose cap the first one fills. So the tasks of the second one wait for the cap, without a
@@ -281,6 +290,8 @@ fn a_task_whose_run_time_is_over_fails_with_or_without_grace() {
         assert_eq!(states(&mut engine, job), [TaskState::Failed; 3], "with a grace period of {grace_ns} ns");
         assert_eq!(job_status(&mut engine, job).job.phase, JobPhase::Failed);
         assert_eq!(live_allocations(&mut engine), 0);
+        let metrics = metrics_of(&engine);
+        assert_eq!((metrics.tasks_placed, metrics.tasks_evicted), (3, 0), "it makes room for nobody");
         check_jobs(&mut engine);
         // Its queue may be removed: an ended job is forgotten with it.
         ask_jobs(&mut engine, JobsRequest::RemoveQueue(named("all"))).expect("all of its jobs have ended");

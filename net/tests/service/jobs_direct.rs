@@ -147,8 +147,8 @@ async fn what_a_placement_in_a_queue_cannot_have_is_refused() {
     assert_eq!(told(unknown).await, (Reason::UnknownQueue, "queue".to_owned()));
     let nowhere = PlaceRequest { mode: MODE_WAIT_UNTIL, queue: "nobody".to_owned(), ..ask(1, 0, 0) };
     assert_eq!(told(nowhere).await, (Reason::UnknownQueue, "queue".to_owned()));
-    let leased = PlaceRequest { lease: 5, ..in_queue(1) };
-    assert_eq!(told(leased).await, (Reason::NotSupportedYet, "lease".to_owned()));
+    let leased = PlaceRequest { session_lease: true, ..in_queue(1) };
+    assert_eq!(told(leased).await, (Reason::InvalidField, "session_lease".to_owned()));
     let too_large = within(client.place(&in_queue(9))).await.expect("answered");
     assert_eq!(too_large.reason, Reason::Infeasible.into(), "no node has 9 cores: {too_large:?}");
     assert_eq!(too_large.refusal.map(|refusal| refusal.nodes), Some(2));

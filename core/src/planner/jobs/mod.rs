@@ -150,12 +150,13 @@ impl Keeper {
         of_all > 0 || !self.jobs().waiting_for_cap().is_empty()
     }
 
-    /// Leaves requests as much time between two cycles as the last one took, and at least the interval from its beginning.
-    fn pace(&mut self, now: Time) {
-        if let Some(began) = self.began.take() {
-            let took_ns = now.nanos_since(began);
-            self.next_cycle = began.plus_nanos(self.interval_ns.max(took_ns.saturating_mul(2)));
-        }
+    /// Leaves requests as much time between two cycles as the last one took, and at least the interval from its beginning. Returns
+    /// how long a cycle of this round took, in ns.
+    fn pace(&mut self, now: Time) -> u64 {
+        let Some(began) = self.began.take() else { return 0 };
+        let took_ns = now.nanos_since(began);
+        self.next_cycle = began.plus_nanos(self.interval_ns.max(took_ns.saturating_mul(2)));
+        took_ns
     }
 
     /// Returns whether views matter: some task has a node, or something waits for one.
@@ -373,7 +374,10 @@ impl Planner {
 
     /// Notes the end of a round, and with it how long its cycle took.
     pub(super) fn end_round(&mut self, now: Time) {
-        self.keeper.iter_mut().for_each(|keeper| keeper.pace(now));
+        let Some(keeper) = &mut self.keeper else { return };
+        self.metrics.cycle_ns += keeper.pace(now);
+        self.metrics.cycles = keeper.scheduler.cycles();
+        self.metrics.tasks_pending = keeper.jobs().queue(QueueId::ROOT).pending_tasks();
     }
 
     fn is_cycle_due(&self, now: Time) -> bool {
@@ -481,6 +485,8 @@ impl Planner {
             *operation = indexes[usize::from(*operation)];
         }
         keeper.scheduler.committed(plan, &concluded.applied, now);
+        self.metrics.count_plan(plan);
+        let keeper = self.keeper_mut();
         keeper.waits_placed(plan, &concluded.applied);
         keeper.note_decided(plan, false);
         for step in &plan.tasks {

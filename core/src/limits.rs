@@ -346,6 +346,11 @@ pub const PLAN_EVENTS_MAX: usize = 1_024;
 pub const PLAN_ROWS_MAX: usize = 10_000;
 /// How many nodes are being launched at a time, unless a plan says otherwise, as in Ray.
 pub const LAUNCHES_DEFAULT: u32 = 10;
+/// How many places are looked for at most to trim the evictions of a plan: its victims times the tasks that it places. Plans with
+/// more are not trimmed.
+pub const TRIM_LOOKS_PER_PLAN: usize = 1024;
+/// The same for all plans of a cycle.
+pub const TRIM_LOOKS_PER_CYCLE: usize = 16_384;
 /// The priority from which on tasks serve the cluster itself and are never evicted (Kubernetes:
 /// `system-cluster-critical`).
 pub const SYSTEM_PRIORITY: i32 = 2_000_000_000;

@@ -37,6 +37,16 @@ impl Action {
     pub const DEFAULT: [Self; 5] =
         [Self::Enqueue, Self::Allocate, Self::Backfill, Self::Preempt, Self::Reclaim];
 
+    /// Returns the decision about victims of an action that evicts.
+    pub(super) fn decision(self) -> Decision {
+        match self {
+            Self::Preempt => Decision::Preemptable,
+            Self::Reclaim => Decision::Reclaimable,
+            Self::Starve => Decision::Evictable,
+            other => panic!("`{}` evicts nobody", other.name()),
+        }
+    }
+
     /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -11,7 +11,7 @@
 //! | `plugin`, `plugins`, `agree` | the rules, and how tiers of them decide together |
 //! | `turns` | whose turn it is, at each level of the hierarchy |
 //! | `trial` | changes that can be undone exactly |
-//! | `spots`, `victims` | which tasks to evict on which node |
+//! | `spots`, `victims`, `trim` | which tasks to evict on which node |
 //! | `dated` | dated reservations, and limits of run times |
 //! | `whole_gangs` | evicting running gangs as a whole, by configuration |
 //! | `signature` | jobs that wait for the same: evictions are tried for one of them |
@@ -59,6 +59,7 @@ mod starve;
 mod tests;
 mod topology;
 mod trial;
+mod trim;
 mod turns;
 mod victims;
 mod whole_gangs;

@@ -153,6 +153,9 @@ impl Cycle<'_> {
     /// Keeps all changes for a job for which an action may evict others, or takes them back and notes that it found
     /// nobody.
     pub(super) fn keep_or_note(&mut self, is_wanted: bool, savepoint: usize, job: JobId, action: Action) {
+        if is_wanted {
+            self.trim(job, savepoint, action.decision());
+        }
         let is_placed = self.keep_if(is_wanted, savepoint);
         if self.jobs.job(job).pending().len() == 0 {
             self.tries.forget(job);

@@ -19,6 +19,7 @@ mod parked;
 mod spots;
 mod starve;
 mod topology;
+mod trim;
 mod two_kinds;
 mod usage;
 mod whole_gangs;
@@ -281,10 +282,10 @@ fn a_cycle_on_the_same_state_looks_at_nothing() {
     let first = bed.job("first", queue, 1, 1, 4, 0);
     assert_eq!(bed.cycle(), Changes::default(), "it was admitted last");
     assert_eq!(bed.cycle().bound, [(TaskId { job: first, index: 0 }, bed.nodes[0])]);
-    let second = bed.job("second", queue, 1, 1, 4, 0);
+    let second = bed.job("second", queue, 1, 1, 4, 1);
     for looked_at in [0, 1, 0, 0] {
         let (report, changes) = bed.cluster.cycle();
-        // The first cycle admits it. The second one looks at the node once, because the job has no tasks there itself.
+        // The first cycle admits it. The second one looks at the node once: the job there has a lower priority, and needs its task.
         assert_eq!((report.victim_nodes, changes), (looked_at, Changes::default()));
     }
     bed.cluster.finish_task(TaskId { job: first, index: 0 });

@@ -71,6 +71,8 @@ pub(super) struct Cycle<'a> {
     due: Cell<Option<Time>>,
     /// The changes that are not kept yet.
     trial: Plan,
+    /// How many places were looked for to trim plans.
+    pub(super) trimmed: usize,
     /// For each of them, what was noted as touched before it: what is undone has touched nothing.
     marks: Vec<Marks>,
     /// The nodes that are shown as they will be, with the number of claims that this cycle has there.
@@ -109,6 +111,7 @@ impl<'a> Cycle<'a> {
             shares: None,
             due: Cell::new(None),
             trial: Plan::default(),
+            trimmed: 0,
             marks: Vec::new(),
             future: BTreeMap::new(),
             held_for_caps: Vec::new(),
@@ -424,6 +427,25 @@ impl<'a> Cycle<'a> {
     /// Returns what is free on a node now: cpu, memory and GPUs, in 1/10,000.
     pub(super) fn free_on(&self, place: Place) -> [i64; 3] {
         self.replicas[place.shard].shard().free_on(place.slot)
+    }
+
+    /// Returns the changes after a savepoint.
+    pub(super) fn changes_since(&self, savepoint: usize) -> &[PlannedTask] {
+        &self.trial.tasks[savepoint..]
+    }
+
+    /// Gives a pending task a node again that it had in this state before. Returns whether it has it.
+    pub(super) fn allocate_again(&mut self, task: TaskId, node: NodeId, place: Place) -> bool {
+        let class = Arc::clone(&self.jobs.task(task).class);
+        let replica = &mut self.replicas[place.shard];
+        replica.show(place.slot);
+        let taken = replica.take_on(place.slot, &class.request.demand);
+        if self.dated.has(place) {
+            self.replicas[place.shard].hide(place.slot);
+        }
+        let Some((_, key)) = taken else { return false };
+        self.note_allocated(task, place, node, key);
+        true
     }
 
     /// Returns the tasks that were evicted after a savepoint.

@@ -82,6 +82,7 @@ impl Cycle<'_> {
                 let spot = &spots[offers.looked_at];
                 offers.looked_at += 1;
                 let has_lower = below.is_none_or(|below| spot.has_below(below));
+                debug_assert!(has_lower || self.victims_on(task, spot.node, spot.place, from).is_none());
                 if !has_lower || !self.topology.is_in_scope(spot.place) || !spot.may_hold(&class) {
                     continue;
                 }
@@ -119,10 +120,21 @@ impl Cycle<'_> {
         let class = Arc::clone(&self.jobs.task(task).class);
         let mut candidates = self.candidates(task, node, from);
         let need = Need { task, class: &class, node, place, from };
-        if candidates.is_empty() || !self.may_find_victims(need, &candidates) {
+        if candidates.is_empty() {
+            return None;
+        }
+        let may_find = self.may_find_victims(need, &candidates);
+        if !may_find && !cfg!(debug_assertions) {
             return None;
         }
         self.order_candidates(task, &mut candidates);
+        let found = self.victims_of(need, &candidates);
+        assert!(may_find || found.is_none(), "task {task} has victims on node {node} that were left out");
+        found
+    }
+
+    /// Returns a smallest set of these tasks to evict by all rules.
+    fn victims_of(&mut self, need: Need<'_>, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
         // Each of several tasks may be one that its queue gives up, or only all together.
         let alone = candidates.iter().copied().filter(|&victim| self.may_give_up(need, &[victim]));
         let alone: Vec<TaskId> = alone.collect();
@@ -130,7 +142,7 @@ impl Cycle<'_> {
         if found.is_some() || alone.len() == candidates.len() {
             return found;
         }
-        self.victims_among(need, &candidates)
+        self.victims_among(need, candidates)
     }
 
     /// Returns false if no set of these tasks can go by all rules and suffice. This is cheap: most nodes have no victims, and each is

@@ -108,7 +108,7 @@ bodies! {
     pub struct HolderBody {
         /// The name of the job or the queue, or the id of the group (`g1-q0`).
         pub name: String [NAME],
-        /// The number of the job. 0: it is a queue. `HOLDER_GROUP`: it is a group.
+        /// The number of the job. 0: it is a queue. 2^64 - 1: it is a group.
         pub job: u64,
         /// What it uses, in 1/10,000 of a unit: held, claimed, or being released.
         pub amount: i64,

@@ -1,0 +1,95 @@
+//! Plans with evictions are trimmed: nobody is evicted without whom all tasks of the plan would have places as well.
+//!
+//! The victims of each task are [a smallest set](super::victims) on its node. A later task of the same job may take another node,
+//! whose victims leave room for both. So once a plan is complete, each victim is left out in turn, the most valuable first, and all
+//! tasks of the plan are placed again without evicting anyone else.
+
+use super::allocate::Misfits;
+use super::config::Decision;
+use super::report::PlannedTask;
+use super::trial::{Cycle, Place};
+use crate::jobs::{JobId, TaskId, TaskState};
+use crate::limits::{TRIM_LOOKS_PER_CYCLE, TRIM_LOOKS_PER_PLAN};
+use crate::statement::Operation;
+
+/// What a plan did with a task.
+struct Step {
+    task: TaskId,
+    planned: PlannedTask,
+    state: TaskState,
+}
+
+impl Step {
+    fn evicts(&self) -> bool {
+        matches!(self.planned.operation, Some(Operation::Evict(_)))
+    }
+}
+
+impl Cycle<'_> {
+    /// Takes back evictions after a savepoint that a job does not need. All its tasks that have places keep some.
+    ///
+    /// Plans with many victims and tasks are left as they are, and so are those of jobs with rules about domains. Where gangs go as a
+    /// whole, or tiers are combined as in Volcano, none is trimmed.
+    pub(super) fn trim(&mut self, job: JobId, savepoint: usize, decision: Decision) {
+        if self.tiers().must_accept(decision).is_none() || self.has_topology(job) {
+            return;
+        }
+        let mut best = self.steps_since(savepoint);
+        let mut victims: Vec<TaskId> =
+            best.iter().filter(|step| step.evicts()).map(|step| step.task).collect();
+        let placed: Vec<TaskId> = best.iter().filter(|step| !step.evicts()).map(|step| step.task).collect();
+        let looks = victims.len() * placed.len();
+        let is_simple = |step: &Step| step.evicts() || step.planned.key.is_some();
+        let asks = |task: &TaskId| !self.jobs.task(*task).class.is_best_effort();
+        let may_trim = victims.len() > 1
+            && looks <= TRIM_LOOKS_PER_PLAN
+            && self.trimmed + looks <= TRIM_LOOKS_PER_CYCLE
+            && best.iter().all(is_simple)
+            && placed.iter().all(asks);
+        if !may_trim {
+            return;
+        }
+        self.trimmed += looks;
+        let first = self.tries.take_first();
+        for victim in self.most_valuable_first(&victims) {
+            self.undo(savepoint);
+            let others: Vec<TaskId> = victims.iter().copied().filter(|&other| other != victim).collect();
+            others.iter().for_each(|&other| self.evict(other));
+            if placed.iter().all(|&task| self.place(task, &mut Misfits::default())) {
+                best = self.steps_since(savepoint);
+                victims = others;
+            }
+        }
+        self.undo(savepoint);
+        best.into_iter().for_each(|step| self.redo(&step));
+        self.tries.restore_first(first);
+    }
+
+    fn most_valuable_first(&self, victims: &[TaskId]) -> Vec<TaskId> {
+        let mut sorted: Vec<(usize, TaskId)> = victims.iter().copied().enumerate().collect();
+        sorted.sort_by_key(|&(at, victim)| std::cmp::Reverse((self.cost(&[victim]), at)));
+        sorted.into_iter().map(|(_, victim)| victim).collect()
+    }
+
+    fn steps_since(&self, savepoint: usize) -> Vec<Step> {
+        let steps = self.changes_since(savepoint).iter();
+        let step =
+            |planned: &PlannedTask| (planned.task, planned.clone(), self.jobs.task(planned.task).state);
+        steps.map(step).map(|(task, planned, state)| Step { task, planned, state }).collect()
+    }
+
+    /// Makes a change again, on the state on which it was made before.
+    fn redo(&mut self, step: &Step) {
+        let PlannedTask { task, node, shard, slot, .. } = step.planned;
+        let place = Place { shard, slot };
+        let is_made = match step.state {
+            _ if step.evicts() => {
+                self.evict(task);
+                true
+            }
+            TaskState::Pipelined => self.pipeline_on(task, node, place),
+            _ => self.allocate_again(task, node, place),
+        };
+        assert!(is_made, "task {task} does not fit on node {node}, where it did");
+    }
+}

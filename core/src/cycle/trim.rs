@@ -8,6 +8,7 @@ use super::allocate::Misfits;
 use super::config::Decision;
 use super::report::PlannedTask;
 use super::trial::{Cycle, Place};
+use crate::fairness::Dim;
 use crate::jobs::{JobId, TaskId, TaskState};
 use crate::limits::{TRIM_LOOKS_PER_CYCLE, TRIM_LOOKS_PER_PLAN};
 use crate::statement::Operation;
@@ -37,7 +38,10 @@ impl Cycle<'_> {
         let mut best = self.steps_since(savepoint);
         let mut victims: Vec<TaskId> =
             best.iter().filter(|step| step.evicts()).map(|step| step.task).collect();
-        let placed: Vec<TaskId> = best.iter().filter(|step| !step.evicts()).map(|step| step.task).collect();
+        let mut placed: Vec<TaskId> =
+            best.iter().filter(|step| !step.evicts()).map(|step| step.task).collect();
+        // Small ones may go anywhere after that.
+        placed.sort_by_key(|&task| std::cmp::Reverse(self.size_of(task)));
         let looks = victims.len() * placed.len();
         let is_simple = |step: &Step| step.evicts() || step.planned.key.is_some();
         let asks = |task: &TaskId| !self.jobs.task(*task).class.is_best_effort();
@@ -63,6 +67,11 @@ impl Cycle<'_> {
         self.undo(savepoint);
         best.into_iter().for_each(|step| self.redo(&step));
         self.tries.restore_first(first);
+    }
+
+    fn size_of(&self, task: TaskId) -> [i64; 3] {
+        let amounts = &self.jobs.task(task).class.amounts;
+        [Dim::GPU, Dim::CPU, Dim::MEMORY].map(|dim| amounts.get(dim))
     }
 
     fn most_valuable_first(&self, victims: &[TaskId]) -> Vec<TaskId> {

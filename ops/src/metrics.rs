@@ -494,5 +494,11 @@ mod tests {
         assert_eq!(merged(&latencies), (3, 30));
         latencies.record([u64::MAX]);
         assert_eq!(merged(&latencies).0, 4);
+        latencies.record([]);
+        // Equal values that follow each other are recorded together.
+        latencies.record([10, 10, 7, 10, 7, 7]);
+        let mut sum = histogram();
+        latencies.add_to(&mut sum);
+        assert_eq!((sum.len(), sum.count_at(10), sum.count_at(7)), (10, 4, 3));
     }
 }

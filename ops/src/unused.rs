@@ -2,8 +2,10 @@
 
 use wharf_core::cycle::{Action, CycleConfig, PluginKind};
 
-use crate::job_file::{JobFile, QueueFile};
+use crate::job_file::{JobFile, Name, QueueFile};
 use crate::line_error::LineError;
+
+const USAGE: &str = "name plugin `usage` in `tiers`";
 
 /// Returns what queues and jobs say that does not matter under these rules, each with the line of the queue or the job.
 pub(crate) fn unused<'q>(
@@ -11,42 +13,41 @@ pub(crate) fn unused<'q>(
     jobs: impl IntoIterator<Item = &'q JobFile>,
     rules: &CycleConfig,
 ) -> Vec<LineError> {
-    let mut all = Vec::new();
-    for queue in queues {
-        for (field, remedy) in of_queue(queue, rules) {
-            let name = &queue.name.value;
-            let message = format!(
-                "`{field}` of queue `{name}` is not used by the rules of this service: {remedy}, or leave it out"
-            );
-            all.push(LineError::at(queue.name.referenced, message));
-        }
-    }
-    for job in jobs {
-        let has = |kind: PluginKind| rules.plugin(kind).is_some();
-        let fields = [
-            ("wait", job.wait.is_some(), has(PluginKind::Sla), "sla"),
-            ("user", job.user.is_some(), has(PluginKind::Usage), "usage"),
-        ];
-        for (field, _, _, plugin) in
-            fields.into_iter().filter(|&(_, is_given, is_used, _)| is_given && !is_used)
-        {
-            let name = &job.name.value;
-            let message = format!(
-                "`{field}` of job `{name}` is not used by the rules of this service: name plugin `{plugin}` in `tiers`, or leave it out"
-            );
-            all.push(LineError::at(job.name.referenced, message));
-        }
-    }
-    all
+    let of_queues = queues.into_iter().flat_map(|queue| told("queue", &queue.name, of_queue(queue, rules)));
+    let of_jobs = jobs.into_iter().flat_map(|job| told("job", &job.name, of_job(job, rules)));
+    of_queues.chain(of_jobs).collect()
 }
 
-/// Returns the fields of a queue that are given and not used, each with what would use it.
-fn of_queue(queue: &QueueFile, rules: &CycleConfig) -> Vec<(&'static str, &'static str)> {
+/// A field, whether it is given and used, and what would use it.
+type Field = (&'static str, bool, bool, &'static str);
+
+/// Says which fields of a queue or a job are given and not used.
+fn told(kind: &str, name: &Name, fields: Vec<Field>) -> Vec<LineError> {
+    let unused = fields.into_iter().filter(|&(_, is_given, is_used, _)| is_given && !is_used);
+    let fault = |(field, _, _, remedy): Field| {
+        let message = format!(
+            "`{field}` of {kind} `{}` is not used by the rules of this service: {remedy}, or leave it out",
+            name.value
+        );
+        LineError::at(name.referenced, message)
+    };
+    unused.map(fault).collect()
+}
+
+fn of_job(job: &JobFile, rules: &CycleConfig) -> Vec<Field> {
+    let has = |kind: PluginKind| rules.plugin(kind).is_some();
+    vec![
+        ("wait", job.wait.is_some(), has(PluginKind::Sla), "name plugin `sla` in `tiers`"),
+        ("user", job.user.is_some(), has(PluginKind::Usage), USAGE),
+    ]
+}
+
+fn of_queue(queue: &QueueFile, rules: &CycleConfig) -> Vec<Field> {
     let has = |kind: PluginKind| rules.plugin(kind).is_some();
     let starves = rules.actions.contains(&Action::Starve);
     let fair_share = "name plugin `fair-share` in `tiers`";
     let starve = "name action `starve` in `actions`, with plugin `fair-share`";
-    let fields = [
+    vec![
         ("ordering", queue.ordering.is_some(), has(PluginKind::FairShare), fair_share),
         (
             "deserved",
@@ -57,15 +58,8 @@ fn of_queue(queue: &QueueFile, rules: &CycleConfig) -> Vec<(&'static str, &'stat
         ("starves_below", queue.starves_below.is_some(), starves, starve),
         ("fair_share_patience", queue.fair_share_patience.is_some(), starves, starve),
         ("guarantee_patience", queue.guarantee_patience.is_some(), starves, starve),
-        (
-            "usage_half_life",
-            queue.usage_half_life.is_some(),
-            has(PluginKind::Usage),
-            "name plugin `usage` in `tiers`",
-        ),
-    ];
-    let unused = fields.into_iter().filter(|&(_, is_given, is_used, _)| is_given && !is_used);
-    unused.map(|(field, _, _, remedy)| (field, remedy)).collect()
+        ("usage_half_life", queue.usage_half_life.is_some(), has(PluginKind::Usage), USAGE),
+    ]
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Placement groups that wait in queues.
 //!
 //! A group has its turn in the order of the jobs of its queue, because a job is its
-//! [placeholder](crate::jobs::JobId::is_placeholder) there. Caps and shares are asked here, in the
-//! order in which bundles are charged. Where the others are placed is decided by who plans groups, by their strategies, on the
-//! replicas as the cycle has changed them. Groups evict nobody, claim nothing and have no dates.
+//! [placeholder](crate::jobs::JobId::is_placeholder) there. Caps and shares are asked here, in the order in which bundles are
+//! charged. Who plans groups decides where these are placed, by their strategies, on the replicas as the cycle has changed
+//! them. Groups evict nobody, claim nothing and have no dates.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::trial::{Cycle, Place};
 use crate::fairness::Amounts;
 use crate::ids::NodeId;
 use crate::index::Slot;
-use crate::jobs::{JobId, PendingReason, TaskClass, TaskId};
+use crate::jobs::{JobId, PendingReason, QueueId, TaskClass, TaskId};
 use crate::replica::{ClaimKey, Replica};
 
 /// A bundle that has a node on a replica, where its capacity is taken.
@@ -121,7 +121,7 @@ impl Cycle<'_> {
     /// Returns why a queue is given no task of a class in addition to `more`: amounts, and a number of tasks.
     fn refusal_with(
         &self,
-        queue: crate::jobs::QueueId,
+        queue: QueueId,
         more: (&Amounts, u64),
         class: &TaskClass,
     ) -> Option<PendingReason> {

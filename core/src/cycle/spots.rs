@@ -25,7 +25,7 @@ pub(super) struct Spot {
     pub(super) place: Place,
     /// What is free, being released, or held by tasks that may go: cpu, memory and GPUs.
     most: [i64; 3],
-    /// The lowest priority of a job that has such a task.
+    /// The lowest priority of a job of its queue that has such a task. Among those of all queues, it is not asked for.
     lowest: i32,
 }
 
@@ -62,7 +62,7 @@ type Going = ([i64; 3], i32);
 struct Found {
     place: Place,
     of_queues: Vec<(QueueId, Going)>,
-    of_others: Option<Going>,
+    of_others: Option<[i64; 3]>,
     /// When the next task there may go.
     due: Option<Time>,
 }
@@ -132,8 +132,8 @@ impl SpotTable {
             insert(self.of_queues.entry(queue).or_default(), Spot { node, place, most, lowest });
         }
         let is_of_others = of_others.is_some();
-        if let Some((most, lowest)) = of_others {
-            insert(&mut self.of_others, Spot { node, place, most, lowest });
+        if let Some(most) = of_others {
+            insert(&mut self.of_others, Spot { node, place, most, lowest: i32::MIN });
         }
         self.due.extend(due.map(|due| (due, node)));
         self.node_at.insert(place, node);
@@ -156,8 +156,8 @@ impl SpotTable {
             let spots = self.of_queues.get_mut(&queue).expect("a listed queue has spots");
             *spot_of(spots, node) = Spot { node, place, most, lowest };
         }
-        if let Some((most, lowest)) = of_others {
-            *spot_of(&mut self.of_others, node) = Spot { node, place, most, lowest };
+        if let Some(most) = of_others {
+            *spot_of(&mut self.of_others, node) = Spot { node, place, most, lowest: i32::MIN };
         }
         let listed = self.nodes.get_mut(&node).expect("it stays");
         let before = (std::mem::replace(&mut listed.place, place), std::mem::replace(&mut listed.due, due));
@@ -316,11 +316,10 @@ impl Cycle<'_> {
             *lowest = (*lowest).min(self.jobs.job(id.job).spec().priority);
         }
         let sum = |most: [i64; 3], more: [i64; 3]| [0, 1, 2].map(|at| most[at] + more[at]);
-        let mut of_others: Option<Going> = None;
-        for &(queue, (amounts, lowest)) in &may_go {
+        let mut of_others = None;
+        for &(queue, (amounts, _)) in &may_go {
             if reclaimable[queue.0 as usize] {
-                let (before, least) = of_others.unwrap_or((present, i32::MAX));
-                of_others = Some((sum(before, amounts), least.min(lowest)));
+                of_others = Some(sum(of_others.unwrap_or(present), amounts));
             }
         }
         let of_queue = |(queue, (amounts, lowest))| (queue, (sum(present, amounts), lowest));

@@ -4,26 +4,19 @@
 //! whose victims leave room for both. So once a plan is complete, each victim is left out in turn, the most valuable first, and all
 //! tasks of the plan are placed again without evicting anyone else.
 
+use std::cmp::Reverse;
+
 use super::allocate::Misfits;
 use super::config::Decision;
 use super::report::PlannedTask;
 use super::trial::{Cycle, Place};
 use crate::fairness::Dim;
-use crate::jobs::{JobId, TaskId, TaskState};
+use crate::jobs::{JobId, TaskId};
 use crate::limits::{TRIM_LOOKS_PER_CYCLE, TRIM_LOOKS_PER_PLAN};
 use crate::statement::Operation;
 
-/// What a plan did with a task.
-struct Step {
-    task: TaskId,
-    planned: PlannedTask,
-    state: TaskState,
-}
-
-impl Step {
-    fn evicts(&self) -> bool {
-        matches!(self.planned.operation, Some(Operation::Evict(_)))
-    }
+fn evicts(step: &PlannedTask) -> bool {
+    matches!(step.operation, Some(Operation::Evict(_)))
 }
 
 impl Cycle<'_> {
@@ -35,20 +28,20 @@ impl Cycle<'_> {
         if self.tiers().must_accept(decision).is_none() || self.has_topology(job) {
             return;
         }
-        let mut best = self.steps_since(savepoint);
-        let mut victims: Vec<TaskId> =
-            best.iter().filter(|step| step.evicts()).map(|step| step.task).collect();
-        let mut placed: Vec<TaskId> =
-            best.iter().filter(|step| !step.evicts()).map(|step| step.task).collect();
+        let mut best = self.changes_since(savepoint).to_vec();
+        let (evicted, others): (Vec<&PlannedTask>, Vec<&PlannedTask>) =
+            best.iter().partition(|step| evicts(step));
+        let has_keys = others.iter().all(|step| step.key.is_some());
+        let mut victims: Vec<TaskId> = evicted.into_iter().map(|step| step.task).collect();
+        let mut placed: Vec<TaskId> = others.into_iter().map(|step| step.task).collect();
         // Small ones may go anywhere after that.
-        placed.sort_by_key(|&task| std::cmp::Reverse(self.size_of(task)));
+        placed.sort_by_key(|&task| Reverse(self.size_of(task)));
         let looks = victims.len() * placed.len();
-        let is_simple = |step: &Step| step.evicts() || step.planned.key.is_some();
         let asks = |task: &TaskId| !self.jobs.task(*task).class.is_best_effort();
         let may_trim = victims.len() > 1
             && looks <= TRIM_LOOKS_PER_PLAN
             && self.trimmed + looks <= TRIM_LOOKS_PER_CYCLE
-            && best.iter().all(is_simple)
+            && has_keys
             && placed.iter().all(asks);
         if !may_trim {
             return;
@@ -60,12 +53,12 @@ impl Cycle<'_> {
             let others: Vec<TaskId> = victims.iter().copied().filter(|&other| other != victim).collect();
             others.iter().for_each(|&other| self.evict(other));
             if placed.iter().all(|&task| self.place(task, &mut Misfits::default())) {
-                best = self.steps_since(savepoint);
+                best = self.changes_since(savepoint).to_vec();
                 victims = others;
             }
         }
         self.undo(savepoint);
-        best.into_iter().for_each(|step| self.redo(&step));
+        best.iter().for_each(|step| self.redo(step));
         self.tries.restore_first(first);
     }
 
@@ -76,28 +69,22 @@ impl Cycle<'_> {
 
     fn most_valuable_first(&self, victims: &[TaskId]) -> Vec<TaskId> {
         let mut sorted: Vec<(usize, TaskId)> = victims.iter().copied().enumerate().collect();
-        sorted.sort_by_key(|&(at, victim)| std::cmp::Reverse((self.cost(&[victim]), at)));
+        sorted.sort_by_key(|&(at, victim)| Reverse((self.cost(&[victim]), at)));
         sorted.into_iter().map(|(_, victim)| victim).collect()
     }
 
-    fn steps_since(&self, savepoint: usize) -> Vec<Step> {
-        let steps = self.changes_since(savepoint).iter();
-        let step =
-            |planned: &PlannedTask| (planned.task, planned.clone(), self.jobs.task(planned.task).state);
-        steps.map(step).map(|(task, planned, state)| Step { task, planned, state }).collect()
-    }
-
     /// Makes a change again, on the state on which it was made before.
-    fn redo(&mut self, step: &Step) {
-        let PlannedTask { task, node, shard, slot, .. } = step.planned;
+    fn redo(&mut self, step: &PlannedTask) {
+        let &PlannedTask { task, node, shard, slot, .. } = step;
         let place = Place { shard, slot };
-        let is_made = match step.state {
-            _ if step.evicts() => {
+        let is_made = match step.operation {
+            Some(Operation::Evict(_)) => {
                 self.evict(task);
                 true
             }
-            TaskState::Pipelined => self.pipeline_on(task, node, place),
-            _ => self.allocate_again(task, node, place),
+            Some(Operation::Allocate(_)) => self.allocate_again(task, node, place),
+            // Without an operation, it waits for the cap of its queue.
+            Some(Operation::Pipeline(_)) | None => self.pipeline_on(task, node, place),
         };
         assert!(is_made, "task {task} does not fit on node {node}, where it did");
     }

@@ -15,7 +15,7 @@ use crate::time::Time;
 /// A placement that names a queue.
 #[derive(Clone, Debug)]
 pub struct DirectPlacement {
-    /// What is asked for. It has no lease.
+    /// What is asked for.
     pub request: PlacementRequest,
     /// The name of the queue.
     pub queue: Arc<str>,

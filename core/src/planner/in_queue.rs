@@ -4,8 +4,8 @@
 //! be charged for. Bundles are charged in their order. One that a cap does not allow is passed over: it is placed later, if the
 //! others are as many as the group needs. Otherwise, nothing is searched for, and the group waits or is refused.
 //!
-//! A group that waits has a [placeholder](super::jobs) in its queue, and cycles try it. What it has lost is tried again when
-//! something may have changed, as in other groups, also if only a cap kept it back.
+//! A group that waits has a [placeholder](super::jobs) in its queue, and cycles try it. One that has lost bundles has none. It is
+//! tried again when something may have changed, as other groups are, and when a cap allows more.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::replica::Replica;
 use crate::statement::Granted;
 use crate::time::Time;
 
-/// The groups that wait for what their queues cannot be charged for.
+/// The groups without placeholders that wait for what their queues cannot be charged for.
 #[derive(Debug, Default)]
 pub(super) struct Capped {
     groups: BTreeSet<GroupId>,

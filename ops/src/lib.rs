@@ -11,11 +11,14 @@
 //! | [`agent`] | the node agent, which reports a machine to a service and sends heartbeats |
 //! | [`scenario`] | scenarios: policies tested in virtual time, from YAML |
 //! | [`units`] | amounts of memory and times as texts |
+//! | [`certs`] | the certificates of a cluster |
+//! | [`logging`] | the log of a service, and its audit log |
 //! | [`cli`] | the commands of `wharf` |
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod audit;
+pub mod certs;
 pub mod cli;
 pub mod config;
 mod cycle_file;
@@ -24,6 +27,7 @@ pub mod file_error;
 mod job_file;
 pub mod journal;
 pub mod line_error;
+pub mod logging;
 pub mod metrics;
 mod plan_file;
 pub mod scenario;

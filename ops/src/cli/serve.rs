@@ -1,6 +1,5 @@
 //! `wharf serve`: the daemon, its metrics and its signals.
 
-use std::any::Any;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,31 +8,20 @@ use anyhow::Context;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use super::Ended;
-use crate::audit;
 use crate::config::{Config, Overrides, log_filter};
 use crate::daemon::Daemon;
 use crate::journal;
+use crate::logging::{self, LogFilter, LogFormat};
 use crate::metrics::Metrics;
 use wharf_net::server::RegistrarHandle;
-
-/// The format of logs.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -90,33 +78,6 @@ impl ServeArgs {
     }
 }
 
-type LogFilter = reload::Handle<EnvFilter, Registry>;
-
-/// Starts the logs. The audit log is written until the guard is dropped.
-fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<(LogFilter, Option<Box<dyn Any>>)> {
-    let (layer, handle) = reload::Layer::new(log_filter(config.log())?);
-    let writer = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    // Each log has a filter of its own: what `log` leaves out is in the audit log.
-    let writer = match format {
-        LogFormat::Text => writer.boxed(),
-        LogFormat::Json => writer.json().boxed(),
-    };
-    let mut guard = None;
-    let mut audit_layer = None;
-    if let Some(directory) = &config.audit_log {
-        let (files, until_dropped) = audit::files(directory)
-            .with_context(|| format!("the audit log cannot be written to {}", directory.display()))?;
-        guard = Some(Box::new(until_dropped) as Box<dyn Any>);
-        let of_audit = Targets::new().with_target(audit::TARGET, tracing::Level::INFO);
-        audit_layer = Some(tracing_subscriber::fmt::layer().json().with_writer(files).with_filter(of_audit));
-    }
-    let registry = tracing_subscriber::registry().with(writer.with_filter(layer)).with(audit_layer);
-    registry.try_init().context("logging is set up twice")?;
-    Ok((handle, guard))
-}
-
 /// Aborts the process when a thread panics. A panic is a broken invariant, and the service must not answer
 /// from books that may be wrong. A panic of the database over a damaged file becomes an error of the start.
 fn abort_on_panic() {
@@ -136,7 +97,8 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Ended> {
     // Its files name clients, and have keys and tokens of sessions. So each is made for the user of the service alone, also by
     // libraries that give no mode.
     umask(Mode::RWXG | Mode::RWXO);
-    let (log, _audit) = start_logging(&config, args.log_format)?;
+    let (log, _audit) =
+        logging::start(&config, args.log_format, std::io::stderr, std::io::stderr().is_terminal())?;
     abort_on_panic();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(args, config, log))

@@ -16,6 +16,19 @@ pub(crate) enum Process {
     Other(u32),
 }
 
+/// A thread, and its times so far.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Thread {
+    /// Its number. Another thread may get it later.
+    pub(crate) number: u32,
+    /// The first 15 bytes of its name.
+    pub(crate) name: String,
+    /// The time for which it had a processor, in seconds.
+    pub(crate) ran: f64,
+    /// The time for which it could go on and had none, in seconds. `None` if the system does not say.
+    pub(crate) waited: Option<f64>,
+}
+
 /// Returns the number after a name in a file of lines such as `name: number`.
 fn number_after(status: &str, name: &str) -> anyhow::Result<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -56,6 +69,18 @@ impl Process {
         Ok((seconds, count))
     }
 
+    /// Returns the threads that the process has.
+    pub(crate) fn threads(self) -> anyhow::Result<Vec<Thread>> {
+        let mut threads = Vec::new();
+        for (number, directory) in self.thread_directories()? {
+            // A thread may end meanwhile.
+            let Ok(stat) = std::fs::read_to_string(directory.join("stat")) else { continue };
+            let times = std::fs::read_to_string(directory.join("schedstat")).ok();
+            threads.push(thread(number, &stat, times.as_deref())?);
+        }
+        Ok(threads)
+    }
+
     /// Returns the most memory that the process had so far.
     pub(crate) fn peak_bytes(self) -> anyhow::Result<u64> {
         self.memory("VmHWM:")
@@ -78,15 +103,36 @@ impl Process {
 
     /// Reads this file of each thread.
     fn of_threads(self, file: &str) -> anyhow::Result<Vec<String>> {
+        let directories = self.thread_directories()?.into_iter();
+        // A thread may end meanwhile.
+        Ok(directories.filter_map(|(_, of)| std::fs::read_to_string(of.join(file)).ok()).collect())
+    }
+
+    /// Returns the number and the directory of each thread.
+    fn thread_directories(self) -> anyhow::Result<Vec<(u32, PathBuf)>> {
         let threads = self.path("task");
         let failed = || format!("{} cannot be read: Linux has it while the process runs", threads.display());
-        let mut texts = Vec::new();
+        let mut directories = Vec::new();
         for thread in std::fs::read_dir(&threads).with_context(failed)? {
-            // A thread may end meanwhile.
-            texts.extend(std::fs::read_to_string(thread?.path().join(file)));
+            let thread = thread.with_context(failed)?;
+            let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
+            directories.push((number.context("a thread has a number")?, thread.path()));
         }
-        Ok(texts)
+        Ok(directories)
     }
+}
+
+/// Returns a thread by its `stat` and, where the system has it, its `schedstat`.
+fn thread(number: u32, stat: &str, times: Option<&str>) -> anyhow::Result<Thread> {
+    let (_, name) = stat.split_once('(').context("the name begins")?;
+    let (name, _) = name.rsplit_once(')').context("the name ends")?;
+    let mut times = times.unwrap_or_default().split_whitespace().map(str::parse::<u64>);
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    let (ran, waited) = match (times.next(), times.next()) {
+        (Some(ran), Some(waited)) => (seconds(ran?), Some(seconds(waited?))),
+        _ => (cpu_seconds(stat)?, None),
+    };
+    Ok(Thread { number, name: name.to_owned(), ran, waited })
 }
 
 /// Returns the processor time in the `stat` of a process or thread.
@@ -124,6 +170,17 @@ mod tests {
         thread.join().unwrap();
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 1 0 100 0 0";
         assert_eq!(cpu_seconds(stat).unwrap(), 2.0);
+    }
+
+    #[test]
+    fn times_of_a_thread_are_those_of_the_scheduler_or_ticks() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 1 0 100 0 0";
+        let precise = thread(7, stat, Some("2500000000 500000000 12\n")).unwrap();
+        let expected = Thread { number: 7, name: "a (b) c".to_owned(), ran: 2.5, waited: Some(0.5) };
+        assert_eq!(precise, expected);
+        assert_eq!(thread(7, stat, None).unwrap(), Thread { ran: 2.0, waited: None, ..expected });
+        let own = Process::This.threads().unwrap();
+        assert!(own.iter().any(|thread| thread.number == std::process::id()), "{own:?}");
     }
 
     #[test]

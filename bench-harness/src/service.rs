@@ -9,7 +9,11 @@ use wharf_ops::daemon::Daemon;
 
 /// Returns the settings of a service with this data directory, on any free port.
 pub(crate) fn config(directory: &Path, seed: u64, shards: Option<u16>) -> Config {
-    let mut config = Config::embedded(directory.to_owned());
+    of_any_port(Config::embedded(directory.to_owned()), seed, shards)
+}
+
+/// Changes settings to those of a service on any free port.
+pub(crate) fn of_any_port(mut config: Config, seed: u64, shards: Option<u16>) -> Config {
     config.listen.set_port(0);
     config.metrics_listen = None;
     config.engine.seed = seed;

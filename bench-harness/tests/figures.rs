@@ -40,6 +40,8 @@ fn short_tables_are_measured_and_written() {
         "groups",
         "durability",
         "rpc",
+        "rpc-limits",
+        "rpc-secure",
         "idle",
         "hostile",
         "recovery",

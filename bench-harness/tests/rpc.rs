@@ -68,6 +68,62 @@ fn every_row_has_its_fields_and_leaves_the_books_as_promised() {
     }
 }
 
+/// Threads of a service in `memory` mode, and what a journal adds.
+#[test]
+fn every_row_tells_which_thread_is_the_fullest() {
+    let rows = rows("--quick --rows many,many-sync");
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        for (group, threads) in [("io", 1.0), ("shards", 2.0)] {
+            assert!(number(row, &format!("/service_threads/{group}/threads")) >= threads, "{group} of {row}");
+        }
+        let busy = ["/service_threads/shards/all_percent", "/load_threads/busy_percent", "/cores_percent"];
+        for field in busy {
+            assert!(number(row, field) > 0.0, "{field} of {row}");
+        }
+        let has_journal = row["mode"] == "sync";
+        assert_eq!(row["service_threads"]["journal"].is_object(), has_journal, "{row}");
+        assert_eq!(row["service_threads"]["checkpoints"].is_object(), has_journal, "{row}");
+        let fullest = row["fullest"].as_str().expect("a group");
+        let group = match fullest {
+            "load" => &row["load_threads"],
+            of_service => &row["service_threads"][of_service],
+        };
+        assert_eq!(group["busy_percent"], row["fullest_busy_percent"], "{row}");
+        assert_eq!(row["secure"], false, "{row}");
+    }
+}
+
+/// The command itself checks that the service refuses a client without a certificate, and a call that the tenant of the load
+/// has no right to. Nodes and audits are an administrator's, so it would fail without one.
+#[test]
+fn a_secure_service_is_measured_with_all_kinds_of_rows() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let report = directory.path().join("report.html");
+    let names = ["one", "many", "batches", "connections", "poisson", "mixed", "many-sync"];
+    let rows = rows(&format!("--quick --secure --rows {} --html {}", names.join(","), report.display()));
+    let measured: Vec<&str> = rows.iter().map(|row| row["name"].as_str().expect("a name")).collect();
+    assert_eq!(measured, names);
+    for row in &rows {
+        assert_eq!(row["secure"], true, "{row}");
+        for field in ["plain_per_second", "ratio_to_plain", "requests_per_second", "floor_per_second"] {
+            assert!(number(row, &format!("/{field}")) > 0.0, "{field} of {row}");
+        }
+        assert!(number(row, "/plain_latency_ns/p50") > 0.0, "{row}");
+        assert!(number(row, "/allocations") >= 1.0, "{row}");
+    }
+    let sync = rows.iter().find(|row| row["name"] == "many-sync").expect("a row by its name");
+    assert!(number(sync, "/judged") > 0.0, "it is compared with the secure row in memory mode");
+    let page = std::fs::read_to_string(&report).expect("the report is written");
+    assert!(page.contains("memory, secure") && page.contains("× plain"), "the report says what is secure");
+}
+
+#[test]
+fn several_threads_of_load_share_a_secure_service() {
+    let rows = rows("--quick --secure --load mixed --connections 3 --load-threads 2");
+    assert_eq!((rows.len(), &rows[0]["secure"]), (1, &Value::Bool(true)));
+}
+
 #[test]
 fn rows_of_your_own_are_those_of_all_combinations() {
     let own = "--load closed --mode os --in-flight 1,8 --batch 1,3 --callers lockstep,independent";

@@ -53,6 +53,10 @@ pub(super) struct RpcArgs {
     /// The number of requests of a burst.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = value_parser!(u32).range(1..=1024))]
     burst: u32,
+    /// As in production: clients show certificates and act for a tenant with limits, and there is an audit log. Each row
+    /// takes turns with the same row without that.
+    #[arg(long)]
+    secure: bool,
     /// The numbers of shards; all rows for each.
     #[arg(long, value_delimiter = ',', default_values_t = [2])]
     shards: Vec<u16>,
@@ -115,6 +119,7 @@ impl RpcArgs {
         }
         let options = RpcOptions {
             rows: self.plan(),
+            secure: self.secure,
             shards: self.shards.clone(),
             io_threads: self.io_threads,
             load_threads: self.load_threads,

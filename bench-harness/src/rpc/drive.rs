@@ -37,6 +37,8 @@ pub(super) struct Driver {
     pub(super) work: Arc<Mutex<Work>>,
     /// Each connection has a part of the work, so that several threads do not wait for each other.
     pub(super) splits: bool,
+    /// Who updates nodes, if the clients of the load may not.
+    pub(super) admin: Option<Client>,
 }
 
 /// Connects as many clients over these many sockets: one, as the clients of the echo have, or one per thread of the load.
@@ -181,6 +183,7 @@ impl Driver {
                 client.submit::<kinds::RemoveGroup>(&Bodies::remove_group(*group), queue, tag).await
             }
             Asked::UpdateNode(update) => {
+                let client = self.admin.as_ref().unwrap_or(client);
                 client.submit::<kinds::UpdateNodes>(&bodies.update(*update), queue, tag).await
             }
         }?;
@@ -241,6 +244,7 @@ impl Driver {
                 lock(&self.work).removed(&reply)
             }
             Asked::UpdateNode(update) => {
+                let client = self.admin.as_ref().unwrap_or(client);
                 let reply = client.update_nodes(&bodies.update(*update)).await?;
                 lock(&self.work).updated(&reply)
             }

@@ -64,6 +64,7 @@ impl Filled {
             seed,
             io_threads: options.io_threads,
             handshakes_per_second: options.handshakes_per_second,
+            access: None,
         })?;
         let config = ClientConfig {
             server: peer.address,
@@ -76,11 +77,12 @@ impl Filled {
         let client = Client::connect(config.clone()).await?;
         // Filled by a policy that costs little.
         let (cheap, mut work) = work_of(&kind.scenario(nodes, Policy::LeastFit, shapes, seed), seed);
-        work.fill(&cheap, &client).await?;
+        work.fill(&cheap, &client, &client).await?;
         // While loads run in other threads, nobody would keep its connection.
         client.close().await;
         let (bodies, _) = work_of(&kind.scenario(nodes, policy, shapes, seed), seed);
-        let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)), splits: false };
+        let driver =
+            Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)), splits: false, admin: None };
         Ok(Self { peer, config, driver, _directory: directory })
     }
 

@@ -8,7 +8,8 @@
 //! - *mixed*: a closed loop with groups and updates of nodes among places and releases.
 //!
 //! Each row alternates between service and echo, with the same connections, window and frame sizes, so that other work on
-//! the machine affects both. After each row the books are audited.
+//! the machine affects both. After each row the books are audited. A secure service, with certificates and a tenant, also
+//! alternates with the same service without them.
 //!
 //! | module | contents |
 //! |---|---|
@@ -17,6 +18,9 @@
 //! | `arrivals` | the times of an open loop |
 //! | `floor` | the echo |
 //! | `recorder` | what is measured |
+//! | `threads` | which thread limits a load |
+//! | `access` | certificates, roles and a tenant, as in production |
+//! | `serving` | the service with its full cluster |
 //! | `helper`, `peer` | the processes that are started: service and echo |
 //! | `filled` | a service with a full cluster, for the commands below |
 //! | `offer` | requests at a rate, and what became of them |
@@ -27,6 +31,7 @@
 //! | `idle` | `wharf-bench idle`: clients that ask for nothing |
 //! | `hostile` | `wharf-bench hostile`: a client next to crowds of hostile peers |
 
+mod access;
 mod arrivals;
 mod cold;
 mod drive;
@@ -43,28 +48,28 @@ mod peer;
 mod plan;
 mod recorder;
 mod row;
+mod serving;
+mod threads;
 mod work;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::task::LocalSet;
 use wharf_core::link::lock;
 use wharf_core::request::Policy;
-use wharf_net::client::{Client, ClientConfig};
 
 use crate::engine::rows::Selection;
-use crate::engine::scenario::Kind;
 use crate::engine::shapes::Shapes;
 use crate::engine::{Budget, measure_all};
-use drive::{Driver, ServiceLoad, close, connect};
+use drive::ServiceLoad;
 use floor::{EchoClient, EchoLoad, FrameSizes};
 use peer::Peer;
 use recorder::{Segment, Times};
 use row::Measured;
-use work::{Mix, work_of};
+use serving::{Service, ServicePlan};
+use work::Mix;
 
 pub use arrivals::Arrivals;
 pub use hostile::{
@@ -77,6 +82,7 @@ pub use overload::{OverloadHeading, OverloadOptions, OverloadRow, run_overload};
 pub use peer::{Serve, serve_here};
 pub use plan::{Callers, Load, ROWS, Rate, RowPlan, Target};
 pub use row::{CurvePoint, Heading, RpcRow};
+pub use threads::{Busy, Limits, ServiceThreads};
 
 /// From this number of connections on, their memory is measured.
 const IDLE_CONNECTIONS_MIN: usize = 32;
@@ -90,6 +96,8 @@ const OTHER_CONNECTIONS: u32 = 16;
 pub struct RpcOptions {
     /// The rows.
     pub rows: Vec<RowPlan>,
+    /// Clients show certificates and act for a tenant with limits. Each row alternates with the same row without that.
+    pub secure: bool,
     /// The numbers of shards. All rows are measured with each.
     pub shards: Vec<u16>,
     /// The I/O threads of the service. `None`: as a service has by default.
@@ -152,16 +160,12 @@ struct Run<'a, F> {
     each: F,
 }
 
-/// A running service with a full cluster.
-struct Service {
-    peer: Peer,
-    config: ClientConfig,
-    /// A connection for what is not measured.
-    client: Client,
-    driver: Driver,
-    shards: u16,
-    /// The best rate of a closed loop with one connection and one request per frame.
-    closed_per_second: f64,
+/// The services of a run.
+struct Services {
+    /// The one that rows are about.
+    own: Service,
+    /// If that one is secure: the same without certificates.
+    plain: Option<Service>,
 }
 
 impl<F: FnMut(&RpcRow)> Run<'_, F> {
@@ -173,49 +177,29 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
                 if plans.is_empty() {
                     continue;
                 }
-                let directory = tempfile::tempdir_in(&self.options.directory)
-                    .context("a temporary directory for the service's data cannot be made")?;
-                let serve = Serve::Service {
-                    directory: directory.path().to_owned(),
-                    shards,
-                    mode: mode.name.to_owned(),
-                    connections: plans.iter().map(|plan| plan.connections as u32).max().unwrap_or(0)
-                        + OTHER_CONNECTIONS,
-                    seed: self.options.seed,
-                    io_threads: self.options.io_threads,
-                    handshakes_per_second: None,
+                let connections = plans.iter().map(|plan| plan.connections as u32).max().unwrap_or(0);
+                let plan = ServicePlan { options: self.options, shards, mode, connections };
+                let mut services = Services {
+                    own: Service::start(&plan, self.options.secure).await?,
+                    plain: match self.options.secure {
+                        true => Some(Service::start(&plan, false).await?),
+                        false => None,
+                    },
                 };
-                let mut service = self.start(&serve, shards).await?;
                 for plan in plans {
-                    self.measure(&mut service, plan).await?;
+                    self.measure(&mut services, plan).await?;
                 }
-                service.stop().await?;
+                services.own.stop().await?;
+                if let Some(plain) = services.plain {
+                    plain.stop().await?;
+                }
             }
         }
         Ok(())
     }
 
-    async fn start(&self, serve: &Serve, shards: u16) -> anyhow::Result<Service> {
-        let &RpcOptions { nodes, policy, seed, .. } = self.options;
-        let scenario = Kind::Steady.scenario(nodes, policy, &self.options.shapes, seed);
-        let (bodies, mut work) = work_of(&scenario, seed);
-        let peer = Peer::start(serve)?;
-        let config = ClientConfig {
-            server: peer.address,
-            server_name: "localhost".to_owned(),
-            roots: peer.certificates.clone(),
-            certificate: None,
-            name: "wharf-bench rpc".to_owned(),
-            retry_for: Duration::ZERO,
-        };
-        let client = Client::connect(config.clone()).await?;
-        work.fill(&bodies, &client).await?;
-        let splits = self.options.load_threads > 1;
-        let driver = Driver { bodies: Arc::new(bodies), work: Arc::new(Mutex::new(work)), splits };
-        Ok(Service { peer, config, client, driver, shards, closed_per_second: 0.0 })
-    }
-
-    async fn measure(&mut self, service: &mut Service, plan: RowPlan) -> anyhow::Result<()> {
+    async fn measure(&mut self, services: &mut Services, plan: RowPlan) -> anyhow::Result<()> {
+        let Services { own: service, plain } = services;
         let mix = if plan.load == Load::Mixed { Mix::Mixed } else { Mix::Pairs(plan.batch) };
         let sizes = service.driver.probe(&service.client, mix).await?;
         // Many connections are made once: the service is still at work for those of a round that ended before.
@@ -232,25 +216,31 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
         let mut turn = Turn { plan, mix, sizes, times, offered_per_second, seed: self.options.seed };
         let mut floor = Segment::empty();
         let mut own = Segment::empty();
+        let mut of_plain = Segment::empty();
         let mut bytes_per_idle_connection = None;
         for round in 0..rounds {
             turn.seed = self.options.seed.wrapping_add(u64::from(round));
             floor.add(&self.echo.drive(&turn.echo_load(self.options.burst)).await?);
-            let before = service.peer.process().resident_bytes()?;
-            let clients = connect(&service.config, plan.connections, self.sockets()).await?;
-            if round == 0 && plan.connections >= IDLE_CONNECTIONS_MIN {
-                let grown = service.peer.process().resident_bytes()?.saturating_sub(before);
-                bytes_per_idle_connection = Some(grown / plan.connections as u64);
+            // The first of both changes, so that none always follows the other.
+            let plain_is_first = round % 2 == 0;
+            if let Some(plain) = plain.as_ref().filter(|_| plain_is_first) {
+                of_plain.add(&self.drive(plain, &turn).await?.0);
             }
-            let load = turn.service_load(self.options.burst);
-            own.add(&service.driver.drive(&clients, &load, service.peer.process()).await?);
-            close(clients).await?;
+            let (segment, bytes) = self.drive(service, &turn).await?;
+            own.add(&segment);
+            bytes_per_idle_connection = bytes_per_idle_connection.or(bytes);
+            if let Some(plain) = plain.as_ref().filter(|_| !plain_is_first) {
+                of_plain.add(&self.drive(plain, &turn).await?.0);
+            }
         }
-        service.audit().await.with_context(|| format!("after the row `{}`", plan.name))?;
+        for service in [Some(&*service), plain.as_ref()].into_iter().flatten() {
+            service.audit().await.with_context(|| format!("after the row `{}`", plan.name))?;
+        }
         let measured = service.measured(turn, own, floor, self.options);
         let measured = Measured {
             bytes_per_idle_connection,
             served_step_per_second: (plan.batch > 1).then(|| self.served_step()).transpose()?,
+            plain: plain.is_some().then_some(of_plain),
             ..measured
         };
         let row = RpcRow::new(measured, &self.rows);
@@ -260,6 +250,12 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
         (self.each)(&row);
         self.rows.push((plan, row));
         Ok(())
+    }
+
+    /// Drives one segment over new connections. With many, it also returns the memory that each takes.
+    async fn drive(&self, service: &Service, turn: &Turn) -> anyhow::Result<(Segment, Option<u64>)> {
+        let load = turn.service_load(self.options.burst);
+        service.drive(&load, turn.plan.connections, self.sockets()).await
     }
 
     fn sockets(&self) -> usize {
@@ -272,7 +268,6 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
             Rate::PerSecond(per_second) => Ok(per_second),
             Rate::PercentOfClosed(percent) => {
                 if service.closed_per_second == 0.0 {
-                    let clients = connect(&service.config, 1, 1).await?;
                     let load = ServiceLoad {
                         in_flight: wharf_net::protocol::IN_FLIGHT_DEFAULT as usize,
                         mix: Mix::Pairs(1),
@@ -280,8 +275,7 @@ impl<F: FnMut(&RpcRow)> Run<'_, F> {
                         schedule: None,
                         times,
                     };
-                    let closed = service.driver.drive(&clients, &load, service.peer.process()).await?;
-                    close(clients).await?;
+                    let (closed, _) = service.drive(&load, 1, 1).await?;
                     service.closed_per_second = crate::replay::rate(closed.requests, closed.elapsed);
                 }
                 Ok(service.closed_per_second * percent / 100.0)
@@ -339,44 +333,5 @@ impl Turn {
             schedule: self.schedule(burst),
             times: self.times,
         }
-    }
-}
-
-impl Service {
-    async fn audit(&self) -> anyhow::Result<()> {
-        // No request is in flight, so nothing changes the sums meanwhile.
-        let checked = lock(&self.driver.work).promises();
-        checked.audit(&self.client).await
-    }
-
-    fn measured(&self, turn: Turn, service: Segment, floor: Segment, options: &RpcOptions) -> Measured {
-        let work = lock(&self.driver.work);
-        Measured {
-            plan: turn.plan,
-            policy: options.policy.name(),
-            shards: self.shards,
-            nodes: options.nodes,
-            offered_per_second: turn.offered_per_second,
-            service,
-            floor,
-            sizes: turn.sizes,
-            refused: work.refused,
-            bytes_per_idle_connection: None,
-            served_step_per_second: None,
-            utilisation_percent: work.utilisation_percent(),
-            allocations: work.allocations(),
-        }
-    }
-
-    /// Releases everything, checks that the books are empty, and stops the service.
-    async fn stop(self) -> anyhow::Result<()> {
-        let Self { peer, client, driver, .. } = self;
-        let work = Arc::into_inner(driver.work).context("no load is left")?;
-        let mut work = work.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        work.empty(&client).await?;
-        anyhow::ensure!(work.allocations() == 0, "{} allocations were not released", work.allocations());
-        work.promises().audit(&client).await.context("after everything was released")?;
-        client.close().await;
-        peer.stop()
     }
 }

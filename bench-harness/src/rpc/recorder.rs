@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use wharf_core::link::lock;
 
+use super::threads::Threads;
 use crate::process::Process;
 
 /// The longest latency that is told from longer ones.
@@ -36,6 +37,10 @@ pub(super) struct Segment {
     pub(super) server_cpu: f64,
     /// The processor time of this process, in seconds.
     pub(super) client_cpu: f64,
+    /// The threads of the server, with their times.
+    pub(super) server_threads: Threads,
+    /// The threads of this process.
+    pub(super) client_threads: Threads,
     /// The latency of each frame, in ns.
     pub(super) latency: Histogram<u64>,
 }
@@ -43,7 +48,15 @@ pub(super) struct Segment {
 impl Segment {
     pub(super) fn empty() -> Self {
         let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are in order");
-        Self { requests: 0, elapsed: Duration::ZERO, server_cpu: 0.0, client_cpu: 0.0, latency }
+        Self {
+            requests: 0,
+            elapsed: Duration::ZERO,
+            server_cpu: 0.0,
+            client_cpu: 0.0,
+            server_threads: Threads::default(),
+            client_threads: Threads::default(),
+            latency,
+        }
     }
 
     /// Adds another segment of the same load.
@@ -52,6 +65,8 @@ impl Segment {
         self.elapsed += other.elapsed;
         self.server_cpu += other.server_cpu;
         self.client_cpu += other.client_cpu;
+        self.server_threads.add(&other.server_threads);
+        self.client_threads.add(&other.client_threads);
         self.latency.add(&other.latency).expect("both have the same bounds");
     }
 }
@@ -89,6 +104,7 @@ impl Recorder {
     /// Lets the load warm up, then measures it. The load ends when this does.
     pub(super) async fn measure(&self, times: Times, server: Process) -> anyhow::Result<Segment> {
         tokio::time::sleep(times.warm_up).await;
+        let threads_before = (Threads::of(server)?, Threads::of(Process::This)?);
         let server_before = server.cpu_seconds()?;
         let client_before = Process::This.cpu_seconds()?;
         let begun = Instant::now();
@@ -99,12 +115,16 @@ impl Recorder {
         let elapsed = begun.elapsed();
         let server_cpu = server.cpu_seconds()? - server_before;
         let client_cpu = Process::This.cpu_seconds()? - client_before;
+        let server_threads = Threads::of(server)?.since(&threads_before.0);
+        let client_threads = Threads::of(Process::This)?.since(&threads_before.1);
         let recorded = lock(&self.recorded);
         Ok(Segment {
             requests: recorded.requests,
             elapsed,
             server_cpu,
             client_cpu,
+            server_threads,
+            client_threads,
             latency: recorded.latency.clone(),
         })
     }

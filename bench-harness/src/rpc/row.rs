@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::floor::FrameSizes;
 use super::plan::{Callers, Load, RowPlan, Target};
 use super::recorder::Segment;
+use super::threads::Limits;
 use crate::replay::{LatencyNs, rate};
 
 /// The quantiles of a curve, as numbers of nines: 0 is the minimum, 1 is 90 %, 4 is 99.99 %.
@@ -32,6 +33,8 @@ pub struct RpcRow {
     pub load: &'static str,
     /// For an open loop: `poisson` or `bursty`.
     pub arrivals: Option<&'static str>,
+    /// Whether clients show certificates and act for a tenant with limits.
+    pub secure: bool,
     /// `memory`, `os` or `sync`.
     pub mode: &'static str,
     /// The policy of all places.
@@ -60,18 +63,29 @@ pub struct RpcRow {
     pub floor_per_second: f64,
     /// The quotient of both.
     pub ratio_to_floor: f64,
+    /// Of a secure row: requests answered per second by the same service without certificates.
+    pub plain_per_second: Option<f64>,
+    /// Of a secure row: its rate as a part of that.
+    pub ratio_to_plain: Option<f64>,
     /// From the sending of a frame, or from when it was due, to its reply.
     pub latency_ns: LatencyNs,
     /// The same for the echo.
     pub floor_latency_ns: LatencyNs,
+    /// Of a secure row: the same for the service without certificates.
+    pub plain_latency_ns: Option<LatencyNs>,
     /// Processor time of the service per request, over all threads.
     pub server_cpu_us_per_request: f64,
+    /// Of a secure row: the same for the service without certificates.
+    pub plain_server_cpu_us_per_request: Option<f64>,
     /// Processor time of the load per request.
     pub client_cpu_us_per_request: f64,
     /// Processor time of the echo per request.
     pub floor_server_cpu_us_per_request: f64,
     /// Processor time of the load of the echo per request.
     pub floor_client_cpu_us_per_request: f64,
+    /// Which thread limits the row.
+    #[serde(flatten)]
+    pub limits: Limits,
     /// The mean length of a request's frame, with its header.
     pub request_bytes: u32,
     /// The mean length of a reply's frame, with its header.
@@ -101,12 +115,15 @@ pub struct RpcRow {
 /// The measurements of a row.
 pub(super) struct Measured {
     pub(super) plan: RowPlan,
+    pub(super) is_secure: bool,
     pub(super) policy: &'static str,
     pub(super) shards: u16,
     pub(super) nodes: u32,
     pub(super) offered_per_second: Option<f64>,
     pub(super) service: Segment,
     pub(super) floor: Segment,
+    /// Of a secure row: the same service without certificates.
+    pub(super) plain: Option<Segment>,
     pub(super) sizes: FrameSizes,
     pub(super) refused: u64,
     pub(super) bytes_per_idle_connection: Option<u64>,
@@ -143,10 +160,12 @@ fn curve(segment: &Segment) -> Vec<CurvePoint> {
 impl RpcRow {
     /// Makes the row of a measurement. `earlier` are the rows before it, which it may be compared with.
     pub(super) fn new(measured: Measured, earlier: &[(RowPlan, Self)]) -> Self {
-        let Measured { plan, service, floor, sizes, .. } = &measured;
+        let Measured { plan, service, floor, plain, sizes, .. } = &measured;
+        let plain = plain.as_ref();
         let per_second = |segment: &Segment| rate(segment.requests, segment.elapsed);
         let requests_per_second = per_second(service);
         let floor_per_second = per_second(floor);
+        let plain_per_second = plain.map(per_second);
         let arrivals = match plan.load {
             Load::Open { arrivals, .. } => Some(arrivals.name()),
             Load::Closed | Load::Mixed => None,
@@ -155,6 +174,7 @@ impl RpcRow {
             name: plan.name,
             load: plan.load.name(),
             arrivals,
+            secure: measured.is_secure,
             mode: plan.mode.name,
             policy: measured.policy,
             shards: measured.shards,
@@ -169,12 +189,17 @@ impl RpcRow {
             requests_per_second: requests_per_second.round(),
             floor_per_second: floor_per_second.round(),
             ratio_to_floor: quotient(requests_per_second, floor_per_second),
+            plain_per_second: plain_per_second.map(f64::round),
+            ratio_to_plain: plain_per_second.map(|plain| quotient(requests_per_second, plain)),
             latency_ns: LatencyNs::of(&service.latency),
             floor_latency_ns: LatencyNs::of(&floor.latency),
+            plain_latency_ns: plain.map(|plain| LatencyNs::of(&plain.latency)),
             server_cpu_us_per_request: per_request(service.server_cpu, service.requests),
+            plain_server_cpu_us_per_request: plain.map(|plain| per_request(plain.server_cpu, plain.requests)),
             client_cpu_us_per_request: per_request(service.client_cpu, service.requests),
             floor_server_cpu_us_per_request: per_request(floor.server_cpu, floor.requests),
             floor_client_cpu_us_per_request: per_request(floor.client_cpu, floor.requests),
+            limits: Limits::of(&service.server_threads, &service.client_threads, service.elapsed),
             request_bytes: sizes.request,
             reply_bytes: sizes.reply,
             bytes_per_idle_connection: measured.bytes_per_idle_connection,
@@ -225,6 +250,7 @@ impl RpcRow {
     #[must_use]
     pub fn describe(&self) -> String {
         let Self { mode, connections, in_flight, batch, .. } = self;
+        let mode = if self.secure { format!("{mode}, secure") } else { (*mode).to_owned() };
         match (self.arrivals, self.offered_per_second) {
             (Some(arrivals), Some(offered)) => format!("{arrivals} {:.0}k/s {mode}", offered / 1e3),
             _ => {
@@ -248,7 +274,7 @@ impl fmt::Display for Heading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "load (connections × in flight × batch)    requests/s    floor/s  ratio     p50 µs  (floor)     p99 µs  \
-             (floor)  p99.99 µs  (floor)  server µs  client µs  target",
+             (floor)  p99.99 µs  (floor)  server µs  client µs  × plain  fullest thread                        target",
         )
     }
 }
@@ -259,7 +285,7 @@ impl fmt::Display for RpcRow {
         let Self { latency_ns: own, floor_latency_ns: floor, .. } = self;
         write!(
             f,
-            "{:<40} {:>11.0} {:>10.0} {:>6.2} {:>10.1} {:>8.1} {:>10.1} {:>8.1} {:>10.1} {:>8.1} {:>10.2} {:>10.2}  ",
+            "{:<40} {:>11.0} {:>10.0} {:>6.2} {:>10.1} {:>8.1} {:>10.1} {:>8.1} {:>10.1} {:>8.1} {:>10.2} {:>10.2} {:>8}  {:<36}  ",
             self.describe(),
             self.requests_per_second,
             self.floor_per_second,
@@ -272,6 +298,8 @@ impl fmt::Display for RpcRow {
             micros(floor.p9999),
             self.server_cpu_us_per_request,
             self.client_cpu_us_per_request,
+            self.ratio_to_plain.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}")),
+            self.limits.to_string(),
         )?;
         let Some(target) = self.target else { return f.write_str("–") };
         match self.is_met {
@@ -318,6 +346,8 @@ mod tests {
         let plan = ROWS.into_iter().find(|row| row.name == name).unwrap();
         Measured {
             plan,
+            is_secure: false,
+            plain: None,
             policy: "least-fit",
             shards: 2,
             nodes: 10,
@@ -364,6 +394,23 @@ mod tests {
         let earlier = [(plan("many-callers"), callers), (plan("many"), memory)];
         let sync = RpcRow::new(measured("many-sync", segment(150, &[1]), floor()), &earlier);
         assert_eq!((sync.judged, sync.is_met, sync.mode), (Some(0.5), Some(true), Mode::SYNC.name));
+    }
+
+    #[test]
+    fn a_secure_row_is_compared_with_the_same_row_without_certificates() {
+        let own = measured("many", segment(900, &[10]), segment(1000, &[1]));
+        let plain = segment(1000, &[9]);
+        let row = RpcRow::new(Measured { is_secure: true, plain: Some(plain), ..own }, &[]);
+        let row = serde_json::to_value(row).unwrap();
+        let of = |field: &str| row[field].as_f64();
+        assert_eq!((of("plain_per_second"), of("ratio_to_plain")), (Some(1000.0), Some(0.9)));
+        assert_eq!(
+            (of("plain_server_cpu_us_per_request"), row["secure"].as_bool()),
+            (Some(500.0), Some(true))
+        );
+        assert_eq!(row["plain_latency_ns"]["p50"], 9);
+        let open = serde_json::to_value(judged("many", 10, &[1])).unwrap();
+        assert!(open["secure"] == false && open["ratio_to_plain"].is_null(), "{open}");
     }
 
     #[test]

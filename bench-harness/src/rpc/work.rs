@@ -346,10 +346,15 @@ impl Work {
         Ok(())
     }
 
-    /// Registers the nodes, and places until the cluster is as full as it shall be.
-    pub(super) async fn fill(&mut self, bodies: &Bodies, client: &Client) -> anyhow::Result<()> {
+    /// Registers the nodes by `admin`, and places by `client` until the cluster is as full as it shall be.
+    pub(super) async fn fill(
+        &mut self,
+        bodies: &Bodies,
+        admin: &Client,
+        client: &Client,
+    ) -> anyhow::Result<()> {
         for nodes in bodies.nodes.chunks(NODES_PER_MESSAGE_MAX) {
-            let reply = client.add_nodes(&NodesRequest { nodes: nodes.to_vec() }).await?;
+            let reply = admin.add_nodes(&NodesRequest { nodes: nodes.to_vec() }).await?;
             let fault = reply.replies.into_iter().find_map(|reply| reply.fault);
             if let Some(fault) = fault {
                 bail!("a node was not added: {fault}");

@@ -81,6 +81,9 @@ fn table(rows: &[RpcRow]) -> String {
         "floor",
         "server µs",
         "client µs",
+        "plain/s",
+        "× plain",
+        "fullest thread",
         "target",
         "judged",
     ];
@@ -105,6 +108,9 @@ fn table(rows: &[RpcRow]) -> String {
             format!("{:.1}", micros(floor.p9999)),
             format!("{:.2}", row.server_cpu_us_per_request),
             format!("{:.2}", row.client_cpu_us_per_request),
+            row.plain_per_second.map_or_else(String::new, |plain| format!("{plain:.0}")),
+            row.ratio_to_plain.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            row.limits.to_string(),
             row.target.map_or_else(String::new, |target| target.to_string()),
             judged,
         ];

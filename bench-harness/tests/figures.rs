@@ -42,6 +42,7 @@ fn short_tables_are_measured_and_written() {
         "rpc",
         "rpc-limits",
         "rpc-secure",
+        "overload",
         "idle",
         "hostile",
         "recovery",

@@ -20,14 +20,17 @@ fn every_load_has_a_row() {
             assert!(row[field].as_f64().is_some_and(|number| number > 0.0), "{field} of {row}");
         }
         // How much is done in time depends on the machine.
-        for field in ["goodput_per_second", "ratio_to_maximum"] {
+        for field in ["goodput_per_second", "ratio_to_maximum", "ratio_least", "ratio_most"] {
             assert!(row[field].as_f64().is_some_and(|number| number >= 0.0), "{field} of {row}");
         }
-        let of_all = ["late_percent", "shed_percent"].map(|field| row[field].as_f64().expect("a share"));
+        let of_all = ["late_percent", "shed_percent", "placements_percent"]
+            .map(|field| row[field].as_f64().expect("a share"));
         assert!(of_all.iter().all(|share| (0.0..=100.0).contains(share)), "{row}");
         let has_modest = ["half", "greedy"].contains(&row["load"].as_str().expect("a load"));
         assert_eq!(row["modest_latency_ns"].is_object(), has_modest, "{row}");
     }
+    // Places and releases come in turns, and more places if some are refused.
+    assert!(rows[0]["placements_percent"].as_f64().is_some_and(|share| share >= 30.0), "{}", rows[0]);
     let multiples: Vec<Option<f64>> = rows.iter().map(|row| row["multiple"].as_f64()).collect();
     assert_eq!(multiples, [None, Some(1.0), Some(2.0), Some(10.0), None, Some(10.0)]);
     let ratio = &rows[5]["modest_ratio"];

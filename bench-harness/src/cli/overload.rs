@@ -28,14 +28,14 @@ pub(super) struct OverloadArgs {
     /// The time within which a request must be done, in ms.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = value_parser!(u32).range(1..))]
     deadline_ms: u32,
-    /// The time for which each load is measured.
+    /// The time for which each load is measured, over all of its slices.
     #[arg(long, value_name = "S", default_value_t = 9.0)]
     seconds: f64,
-    /// The time before each measurement.
+    /// The time before each slice.
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     warm_up: f64,
-    /// The turns of all loads.
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=99))]
+    /// The slices of each load. Each has a slice of `closed` before and after it, and the median of the slices counts.
+    #[arg(long, default_value_t = 9, value_parser = value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// The seed of nodes, requests and arrivals.
     #[arg(long, default_value_t = 1)]

@@ -15,7 +15,7 @@ use wharf_net::protocol::Reason;
 use super::arrivals::{Arrivals, Pacer, Schedule};
 use super::drive::{Driver, InFlight, close, connect};
 use super::recorder::Segment;
-use super::work::Mix;
+use super::work::{Answered, Mix};
 
 /// Requests at a rate.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,8 @@ pub(super) struct Outcomes {
     pub(super) elapsed: Duration,
     /// The processor time of the shards' threads during the measurement, per thread.
     pub(super) shard_seconds: f64,
+    /// What was answered with a result, also before the measurement. The caller that drives the load sets it.
+    pub(super) answered: Answered,
     /// From when requests were due to their results, in ns.
     pub(super) latency: Histogram<u64>,
 }
@@ -75,7 +77,8 @@ impl Outcomes {
     pub(super) fn new() -> Self {
         let Segment { latency, .. } = Segment::empty();
         let elapsed = Duration::ZERO;
-        Self { offered: 0, good: 0, late: 0, shed: 0, elapsed, shard_seconds: 0.0, latency }
+        let answered = Answered::default();
+        Self { offered: 0, good: 0, late: 0, shed: 0, elapsed, shard_seconds: 0.0, answered, latency }
     }
 
     /// Returns the outcomes of a load without deadlines.
@@ -89,6 +92,7 @@ impl Outcomes {
     pub(super) fn add(&mut self, other: &Self) {
         self.elapsed += other.elapsed;
         self.shard_seconds += other.shard_seconds;
+        self.answered.add(other.answered);
         self.add_of_connection(other);
     }
 

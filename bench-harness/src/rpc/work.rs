@@ -99,6 +99,27 @@ pub(super) enum Mix {
     Mixed,
 }
 
+/// Requests that were answered with a result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// Placements, granted or refused. A search costs many times what a release does.
+    pub(super) placements: u64,
+    /// Releases.
+    pub(super) releases: u64,
+}
+
+impl Answered {
+    pub(super) fn since(self, before: Self) -> Self {
+        let Self { placements, releases } = self;
+        Self { placements: placements - before.placements, releases: releases - before.releases }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.placements += other.placements;
+        self.releases += other.releases;
+    }
+}
+
 /// The state of a load.
 pub(super) struct Work {
     demands: Arc<[Demand]>,
@@ -115,6 +136,8 @@ pub(super) struct Work {
     capacity: [i128; 3],
     /// Requests that no node could hold.
     pub(super) refused: u64,
+    /// What was answered.
+    pub(super) answered: Answered,
 }
 
 /// Makes the bodies of a scenario's requests, and a load over them.
@@ -159,6 +182,7 @@ pub(super) fn work_of(scenario: &Scenario, seed: u64) -> (Bodies, Work) {
         promised: Promised::default(),
         capacity,
         refused: 0,
+        answered: Answered::default(),
     };
     (bodies, work)
 }
@@ -204,6 +228,7 @@ impl Work {
                 promised: Promised::default(),
                 capacity,
                 refused: 0,
+                answered: Answered::default(),
             })
             .collect();
         for (number, live) in self.live.drain(..).enumerate() {
@@ -226,6 +251,7 @@ impl Work {
         self.groups.extend(part.groups);
         self.updates = self.updates.max(part.updates);
         self.refused += part.refused;
+        self.answered.add(part.answered);
         self.promised.allocations += part.promised.allocations;
         self.promised.cpu += part.promised.cpu;
         self.promised.memory += part.promised.memory;
@@ -282,6 +308,7 @@ impl Work {
     }
 
     pub(super) fn placed(&mut self, request: u32, reply: &PlaceReply) -> anyhow::Result<()> {
+        self.answered.placements += 1;
         if let Some(placed) = &reply.placed {
             self.live.push(Live { request, allocation: placed.allocation });
             self.promised.change(&self.demands[request as usize], 1);
@@ -299,6 +326,7 @@ impl Work {
 
     pub(super) fn released(&mut self, live: &Live, reply: &ReleaseReply) -> anyhow::Result<()> {
         ensure!(reply.reason == Reason::Done.into(), "a release was answered with {reply:?}");
+        self.answered.releases += 1;
         self.promised.change(&self.demands[live.request as usize], -1);
         Ok(())
     }
@@ -515,17 +543,21 @@ mod tests {
         let (_, mut work) = work();
         answer(&mut work, Mix::Mixed, 400);
         let before = (work.promised, work.live.len(), work.groups.len());
+        let answered = work.answered;
         let mut parts = work.split(3);
         assert_eq!(work.promised, Promised::default());
         assert!(parts.iter().all(|part| !part.live.is_empty()), "each part has something");
         let mut placed = 0;
+        let mut of_parts = Answered::default();
         for part in &mut parts {
             let (places, releases) = answer(part, Mix::Pairs(1), 50);
+            of_parts.add(Answered { placements: places, releases });
             placed += places as usize;
             placed -= releases as usize;
         }
         parts.into_iter().for_each(|part| work.join(part));
         assert_eq!(work.live.len(), before.1 + placed);
+        assert_eq!(work.answered.since(answered), of_parts);
         assert_eq!(work.groups.len(), before.2);
         assert_eq!(work.promised.allocations, before.0.allocations + placed as u64);
         let demands = work.live.iter().map(|live| &work.demands[live.request as usize]);

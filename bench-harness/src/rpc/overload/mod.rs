@@ -12,7 +12,9 @@
 //! | `half` | a modest client and another one, together at half of the maximum |
 //! | `greedy` | the same modest client, and another one that offers ten times the maximum |
 //!
-//! The loads take turns, so that other work on the machine affects all of them. At the end the books are audited.
+//! The time per request differs from second to second, by other work on the machine and by what the cluster holds. So each
+//! load is measured in slices, with a slice of `closed` before and after each. The goodput of a slice is compared with these
+//! two, and the median of all rounds counts. At the end the books are audited.
 
 mod row;
 
@@ -22,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use wharf_core::link::lock;
 use wharf_core::request::Policy;
 
 use super::drive::{ServiceLoad, close, connect};
@@ -29,13 +32,11 @@ use super::filled::{Filled, FilledOptions};
 use super::offer::{Offer, Outcomes, Window, offer};
 use super::plan::Callers;
 use super::recorder::Times;
-use super::work::Mix;
+use super::work::{Answered, Mix};
 use crate::engine::scenario::Kind;
 use crate::engine::shapes::Shapes;
 pub use row::{OverloadHeading, OverloadRow};
 
-/// Multiples of the maximum that open loops offer.
-const MULTIPLES: [f64; 3] = [1.0, 2.0, 10.0];
 /// What a greedy client offers, as a multiple of the maximum.
 const GREEDY: f64 = 10.0;
 /// What the modest client offers, as a part of the maximum.
@@ -66,7 +67,7 @@ pub struct OverloadOptions {
     pub seconds: Duration,
     /// The time before each measurement.
     pub warm_up: Duration,
-    /// The number of turns of all loads.
+    /// The number of slices of each load.
     pub rounds: u32,
     /// The seed of nodes, requests and arrivals.
     pub seed: u64,
@@ -83,25 +84,55 @@ pub fn run_overload(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow
     tokio::task::LocalSet::new().block_on(&runtime, measure(options))
 }
 
-/// What was measured of each load.
+/// A load that is compared with the maximum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Load {
+    /// A client that offers this multiple of the maximum.
+    Open(f64),
+    /// A modest client and another one.
+    Half,
+    /// A modest client and a greedy one.
+    Greedy,
+}
+
+/// The loads, in the order of their rows.
+const LOADS: [Load; 5] = [Load::Open(1.0), Load::Open(2.0), Load::Open(GREEDY), Load::Half, Load::Greedy];
+
+/// What was measured.
 #[derive(Debug)]
 struct Measured {
+    /// All slices of `closed`.
     maximum: Outcomes,
-    open: Vec<Outcomes>,
-    half: Pair,
-    greedy: Pair,
+    /// The rate of each.
+    maxima: Vec<f64>,
+    /// By load.
+    loads: Vec<Slices>,
 }
 
-/// The outcomes of a modest client and of another one.
+/// What was measured of a load.
 #[derive(Debug)]
-struct Pair {
+struct Slices {
+    /// The outcomes of the modest client, if there is one.
     modest: Outcomes,
+    /// The outcomes of the other one.
     other: Outcomes,
+    /// The goodput of each slice, as a part of the maximum around it.
+    ratios: Vec<f64>,
 }
 
-impl Pair {
+impl Slices {
     fn new() -> Self {
-        Self { modest: Outcomes::new(), other: Outcomes::new() }
+        Self { modest: Outcomes::new(), other: Outcomes::new(), ratios: Vec::new() }
+    }
+
+    /// Adds a slice. `around` is what `closed` did before and after it.
+    fn add(&mut self, modest: Option<&Outcomes>, other: &Outcomes, around: &Outcomes) {
+        let modest_goodput = modest.map_or(0.0, Outcomes::good_per_second);
+        self.ratios.push((modest_goodput + other.good_per_second()) / around.good_per_second().max(1.0));
+        if let Some(modest) = modest {
+            self.modest.add(modest);
+        }
+        self.other.add(other);
     }
 }
 
@@ -122,33 +153,34 @@ async fn measure(options: &OverloadOptions) -> anyhow::Result<Vec<OverloadRow>> 
     })
     .await?;
     let run = Run { options, filled: &filled };
-
-    let mut measured = Measured {
-        maximum: Outcomes::new(),
-        open: MULTIPLES.iter().map(|_| Outcomes::new()).collect(),
-        half: Pair::new(),
-        greedy: Pair::new(),
-    };
+    let loads = LOADS.iter().map(|_| Slices::new()).collect();
+    let mut measured = Measured { maximum: Outcomes::new(), maxima: Vec::new(), loads };
+    let mut before = run.closed().await?;
+    measured.note_closed(&before);
     for round in 0..options.rounds {
-        measured.maximum.add(&run.closed().await?);
-        let maximum = measured.maximum.good_per_second();
-        let offers = |multiple: f64| Offer {
-            per_second: maximum * multiple,
-            deadline: options.deadline,
-            is_told: true,
-            seed: options.seed.wrapping_add(u64::from(round)),
-        };
-        for (outcomes, multiple) in measured.open.iter_mut().zip(MULTIPLES) {
-            outcomes.add(&run.open(offers(multiple))?);
+        for (at, load) in LOADS.into_iter().enumerate() {
+            let maximum = measured.maximum.good_per_second();
+            let (modest, other) = run.offered(load, maximum, u64::from(round))?;
+            let after = run.closed().await?;
+            measured.note_closed(&after);
+            let mut around = before;
+            around.add(&after);
+            measured.loads[at].add(modest.as_ref(), &other, &around);
+            before = after;
         }
-        run.together(&mut measured.half, offers(MODEST), offers(HALF - MODEST))?;
-        run.together(&mut measured.greedy, offers(MODEST), offers(GREEDY))?;
     }
     let client = filled.connect().await?;
     filled.audit(&client).await.context("after the last load")?;
     client.close().await;
     filled.stop()?;
     Ok(row::rows(options, &measured))
+}
+
+impl Measured {
+    fn note_closed(&mut self, slice: &Outcomes) {
+        self.maximum.add(slice);
+        self.maxima.push(slice.good_per_second());
+    }
 }
 
 /// A service with a full cluster, and what is asked of it.
@@ -158,7 +190,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Measures the maximum: a closed loop without deadlines.
+    /// Measures a slice of the maximum: a closed loop without deadlines.
     async fn closed(&self) -> anyhow::Result<Outcomes> {
         let connections = self.options.connections;
         let clients = connect(&self.filled.config, connections, 1).await?;
@@ -167,30 +199,53 @@ impl Run<'_> {
             mix: Mix::Pairs(1),
             callers: Callers::Lockstep,
             schedule: None,
-            times: Times { warm_up: self.options.warm_up, measured: self.turn() },
+            times: Times { warm_up: self.options.warm_up, measured: self.slice() },
         };
         let shards = self.time_shards(Instant::now() + self.options.warm_up);
+        let answered = self.answered();
         let segment = self.filled.driver.drive(&clients, &load, self.filled.process()).await?;
         close(clients).await?;
-        Ok(Outcomes { shard_seconds: joined(shards)?, ..Outcomes::of_segment(&segment) })
+        let outcomes = Outcomes { shard_seconds: joined(shards)?, ..Outcomes::of_segment(&segment) };
+        Ok(Outcomes { answered: self.answered().since(answered), ..outcomes })
     }
 
-    /// Takes the processor time of the shards' threads from `begin` on, for one turn: per thread, in seconds.
+    fn answered(&self) -> Answered {
+        lock(&self.filled.driver.work).answered
+    }
+
+    /// Measures a slice of a load: the modest client, if there is one, and the other one.
+    fn offered(&self, load: Load, maximum: f64, round: u64) -> anyhow::Result<(Option<Outcomes>, Outcomes)> {
+        let offer = |multiple: f64| Offer {
+            per_second: maximum * multiple,
+            deadline: self.options.deadline,
+            is_told: true,
+            seed: self.options.seed.wrapping_add(round),
+        };
+        let answered = self.answered();
+        let (modest, other) = match load {
+            Load::Open(multiple) => (None, self.open(offer(multiple))?),
+            Load::Half => self.together(offer(MODEST), offer(HALF - MODEST))?,
+            Load::Greedy => self.together(offer(MODEST), offer(GREEDY))?,
+        };
+        Ok((modest, Outcomes { answered: self.answered().since(answered), ..other }))
+    }
+
+    /// Takes the processor time of the shards' threads from `begin` on, for one slice: per thread, in seconds.
     fn time_shards(&self, begin: Instant) -> JoinHandle<anyhow::Result<f64>> {
         let process = self.filled.process();
-        let turn = self.turn();
+        let slice = self.slice();
         std::thread::spawn(move || {
             std::thread::sleep(begin.saturating_duration_since(Instant::now()));
             let (before, _) = process.cpu_seconds_of(SHARD_THREADS)?;
-            std::thread::sleep((begin + turn).saturating_duration_since(Instant::now()));
+            std::thread::sleep((begin + slice).saturating_duration_since(Instant::now()));
             let (after, threads) = process.cpu_seconds_of(SHARD_THREADS)?;
             anyhow::ensure!(threads > 0, "no thread of the service is named {SHARD_THREADS}");
             Ok((after - before) / threads as f64)
         })
     }
 
-    /// Returns the time for which a load is measured in each of its turns.
-    fn turn(&self) -> Duration {
+    /// Returns the time of a slice.
+    fn slice(&self) -> Duration {
         self.options.seconds / self.options.rounds
     }
 
@@ -198,7 +253,7 @@ impl Run<'_> {
     fn window(&self) -> (Arc<Window>, Instant) {
         let window = Arc::<Window>::default();
         let begin = Instant::now() + self.options.warm_up;
-        window.set(begin, self.turn());
+        window.set(begin, self.slice());
         (window, begin)
     }
 
@@ -211,15 +266,14 @@ impl Run<'_> {
     }
 
     /// Measures a modest client together with another one. Each has a thread, so that neither waits for the other here.
-    fn together(&self, pair: &mut Pair, modest: Offer, other: Offer) -> anyhow::Result<()> {
+    fn together(&self, modest: Offer, other: Offer) -> anyhow::Result<(Option<Outcomes>, Outcomes)> {
         let Filled { config, driver, .. } = self.filled;
         let (window, begin) = self.window();
         let shards = self.time_shards(begin);
         let modest = offer(config, driver, modest, 1, &window);
         let other = offer(config, driver, other, self.options.connections, &window);
-        pair.modest.add(&modest.join()?);
-        pair.other.add(&Outcomes { shard_seconds: joined(shards)?, ..other.join()? });
-        Ok(())
+        let modest = modest.join()?;
+        Ok((Some(modest), Outcomes { shard_seconds: joined(shards)?, ..other.join()? }))
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::super::offer::Outcomes;
 use super::super::row::{percent, rounded};
-use super::{GREEDY, MULTIPLES, Measured, OverloadOptions, Pair};
+use super::{GREEDY, LOADS, Load, Measured, OverloadOptions, Slices};
 use crate::replay::LatencyNs;
 
 /// The least goodput beyond the maximum, as a part of it.
@@ -33,8 +33,15 @@ pub struct OverloadRow {
     pub offered_per_second: f64,
     /// Requests answered with a result within their deadline, per second.
     pub goodput_per_second: f64,
-    /// The goodput as a part of that of the closed loop. Of `half` and `greedy`: of both clients.
+    /// The goodput as a part of that of the closed loop before and after it, in the median slice. Of `half` and `greedy`:
+    /// of both clients.
     pub ratio_to_maximum: f64,
+    /// The same in the slice where it was the least. Of `closed`: the slice with the lowest rate, as a part of its mean.
+    pub ratio_least: f64,
+    /// The same where it was the most.
+    pub ratio_most: f64,
+    /// Placements, in percent of what was answered with a result. The others are releases, which cost less.
+    pub placements_percent: f64,
     /// Requests answered with a result, but late, in percent of what was offered.
     pub late_percent: f64,
     /// Requests that the service refused, in percent of what was offered.
@@ -53,7 +60,20 @@ pub struct OverloadRow {
     pub is_met: Option<bool>,
 }
 
-fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, maximum: f64) -> OverloadRow {
+/// Returns the number in the middle. 0 if there is none.
+fn median(sorted: &[f64]) -> f64 {
+    match sorted.len() {
+        0 => 0.0,
+        count if count.is_multiple_of(2) => f64::midpoint(sorted[count / 2 - 1], sorted[count / 2]),
+        count => sorted[count / 2],
+    }
+}
+
+fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, ratios: &[f64]) -> OverloadRow {
+    let mut sorted = ratios.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let of_sorted = |ratio: Option<&f64>| rounded(ratio.copied().unwrap_or_default(), 3);
+    let answered = outcomes.answered;
     OverloadRow {
         load,
         multiple: None,
@@ -63,7 +83,10 @@ fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, maxim
         deadline_ms: options.deadline.as_secs_f64() * 1e3,
         offered_per_second: outcomes.offered_per_second().round(),
         goodput_per_second: outcomes.good_per_second().round(),
-        ratio_to_maximum: rounded(outcomes.good_per_second() / maximum.max(1.0), 3),
+        ratio_to_maximum: rounded(median(&sorted), 3),
+        ratio_least: of_sorted(sorted.first()),
+        ratio_most: of_sorted(sorted.last()),
+        placements_percent: percent(answered.placements, answered.placements + answered.releases),
         late_percent: percent(outcomes.late, outcomes.offered),
         shed_percent: percent(outcomes.shed, outcomes.offered),
         shards_busy_percent: rounded(100.0 * outcomes.shards_busy(), 1),
@@ -75,34 +98,47 @@ fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, maxim
     }
 }
 
-fn pair(options: &OverloadOptions, load: &'static str, pair: &Pair, maximum: f64) -> OverloadRow {
-    let Pair { modest, other } = pair;
+fn pair(options: &OverloadOptions, load: &'static str, slices: &Slices) -> OverloadRow {
+    let Slices { modest, other, ratios } = slices;
     let goodput = modest.good_per_second() + other.good_per_second();
     OverloadRow {
         goodput_per_second: goodput.round(),
-        ratio_to_maximum: rounded(goodput / maximum.max(1.0), 3),
         modest_latency_ns: Some(LatencyNs::of(&modest.latency)),
         modest_failed_percent: Some(percent(modest.late + modest.shed, modest.offered)),
-        ..row(options, load, other, maximum)
+        ..row(options, load, other, ratios)
     }
 }
 
 /// Makes the rows of a run.
 pub(super) fn rows(options: &OverloadOptions, measured: &Measured) -> Vec<OverloadRow> {
-    let maximum = measured.maximum.good_per_second();
-    let mut rows = vec![row(options, "closed", &measured.maximum, maximum)];
-    for (outcomes, multiple) in measured.open.iter().zip(MULTIPLES) {
-        let row = row(options, "open", outcomes, maximum);
-        let is_met = (multiple > 1.0).then_some(row.ratio_to_maximum >= GOODPUT_MIN);
-        rows.push(OverloadRow { multiple: Some(multiple), is_met, ..row });
-    }
-    let half = pair(options, "half", &measured.half, maximum);
-    let greedy = pair(options, "greedy", &measured.greedy, maximum);
+    let Measured { maximum, maxima, loads } = measured;
+    let mean = maximum.good_per_second().max(1.0);
+    let of_mean: Vec<f64> = maxima.iter().map(|rate| rate / mean).collect();
+    let closed = row(options, "closed", maximum, &of_mean);
+    // It is what the others are parts of.
+    let mut rows = vec![OverloadRow { ratio_to_maximum: 1.0, ..closed }];
     let p99 = |row: &OverloadRow| row.modest_latency_ns.as_ref().map_or(0, |latency| latency.p99);
-    let ratio = rounded(p99(&greedy) as f64 / p99(&half).max(1) as f64, 3);
-    let is_met = Some(ratio <= MODEST_RATIO_MAX);
-    rows.push(half);
-    rows.push(OverloadRow { multiple: Some(GREEDY), modest_ratio: Some(ratio), is_met, ..greedy });
+    let mut half_p99 = 0;
+    for (load, slices) in LOADS.into_iter().zip(loads) {
+        rows.push(match load {
+            Load::Open(multiple) => {
+                let row = row(options, "open", &slices.other, &slices.ratios);
+                let is_met = (multiple > 1.0).then_some(row.ratio_to_maximum >= GOODPUT_MIN);
+                OverloadRow { multiple: Some(multiple), is_met, ..row }
+            }
+            Load::Half => {
+                let row = pair(options, "half", slices);
+                half_p99 = p99(&row);
+                row
+            }
+            Load::Greedy => {
+                let row = pair(options, "greedy", slices);
+                let ratio = rounded(p99(&row) as f64 / half_p99.max(1) as f64, 3);
+                let is_met = Some(ratio <= MODEST_RATIO_MAX);
+                OverloadRow { multiple: Some(GREEDY), modest_ratio: Some(ratio), is_met, ..row }
+            }
+        });
+    }
     rows
 }
 
@@ -112,7 +148,7 @@ pub struct OverloadHeading;
 impl fmt::Display for OverloadHeading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "load          offered/s  goodput/s  of maximum   late %   shed %  busy %     p50 ms     p99 ms  modest p50 ms  \
+            "load          offered/s  goodput/s  of maximum   (least – most)  places %   late %   shed %  busy %     p50 ms     p99 ms  modest p50 ms  \
              modest p99 ms  modest failed %  target",
         )
     }
@@ -127,10 +163,13 @@ impl fmt::Display for OverloadRow {
         };
         write!(
             f,
-            "{load:<12} {:>10.0} {:>10.0} {:>11.2} {:>8.2} {:>8.2} {:>7.1} {:>10.2} {:>10.2}",
+            "{load:<12} {:>10.0} {:>10.0} {:>11.2} {:>8.2} – {:<5.2} {:>9.1} {:>8.2} {:>8.2} {:>7.1} {:>10.2} {:>10.2}",
             self.offered_per_second,
             self.goodput_per_second,
             self.ratio_to_maximum,
+            self.ratio_least,
+            self.ratio_most,
+            self.placements_percent,
             self.late_percent,
             self.shed_percent,
             self.shards_busy_percent,
@@ -163,6 +202,7 @@ mod tests {
 
     use wharf_core::request::Policy;
 
+    use super::super::super::work::Answered;
     use super::*;
 
     fn options() -> OverloadOptions {
@@ -187,14 +227,26 @@ mod tests {
         outcomes
     }
 
+    fn slices(modest: Option<Outcomes>, other: Outcomes, ratios: &[f64]) -> Slices {
+        Slices { modest: modest.unwrap_or_else(Outcomes::new), other, ratios: ratios.to_vec() }
+    }
+
     #[test]
     fn rows_are_judged_by_goodput_and_by_the_modest_client() {
-        let pair = |latency| Pair { modest: outcomes(10, 10, latency), other: outcomes(500, 80, 9) };
+        let open = |offered, good, ratios: &[f64]| slices(None, outcomes(offered, good, 1), ratios);
+        let pair =
+            |latency, ratios: &[f64]| slices(Some(outcomes(10, 10, latency)), outcomes(500, 80, 9), ratios);
+        let answered = Answered { placements: 3, releases: 1 };
         let measured = Measured {
-            maximum: outcomes(100, 100, 1),
-            open: vec![outcomes(100, 70, 1), outcomes(200, 89, 1), outcomes(1000, 95, 1)],
-            half: pair(1_000),
-            greedy: pair(2_900),
+            maximum: Outcomes { answered, ..outcomes(100, 100, 1) },
+            maxima: vec![90.0, 110.0],
+            loads: vec![
+                open(100, 70, &[0.7]),
+                open(200, 95, &[0.89, 0.1, 1.2]),
+                open(1000, 95, &[0.95, 0.85]),
+                pair(1_000, &[0.9]),
+                pair(2_900, &[0.9]),
+            ],
         };
         let rows = rows(&options(), &measured);
         let loads: Vec<_> = rows.iter().map(|row| (row.load, row.multiple, row.is_met)).collect();
@@ -207,9 +259,23 @@ mod tests {
             ("greedy", Some(10.0), Some(true)),
         ];
         assert_eq!(loads, expected);
+        let ratios = |row: &OverloadRow| (row.ratio_least, row.ratio_to_maximum, row.ratio_most);
+        assert_eq!(ratios(&rows[0]), (0.9, 1.0, 1.1));
+        assert_eq!((ratios(&rows[2]), ratios(&rows[3])), ((0.1, 0.89, 1.2), (0.85, 0.9, 0.95)));
         assert_eq!((rows[5].goodput_per_second, rows[5].ratio_to_maximum), (90.0, 0.9));
-        assert_eq!(rows[3].shed_percent, 90.5);
+        assert_eq!((rows[0].placements_percent, rows[3].shed_percent), (75.0, 90.5));
         let shown = rows[5].to_string();
         assert!(shown.contains("met: 2.90") && rows[2].to_string().contains("missed: 0.89"), "{shown}");
+    }
+
+    #[test]
+    fn a_slice_is_compared_with_what_is_around_it() {
+        let mut around = outcomes(100, 100, 1);
+        around.add(&outcomes(300, 300, 1));
+        let mut slices = Slices::new();
+        slices.add(Some(&outcomes(20, 20, 1)), &outcomes(900, 130, 1), &around);
+        slices.add(None, &outcomes(900, 100, 1), &outcomes(50, 50, 1));
+        assert_eq!(slices.ratios, [0.75, 2.0]);
+        assert_eq!((slices.modest.good, slices.other.good), (20, 230));
     }
 }

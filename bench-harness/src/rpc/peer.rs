@@ -204,7 +204,7 @@ mod tests {
             let of = |who| config(Some(access.certificate(who).unwrap()));
             let tenant = Client::connect(of(Who::Tenant)).await.unwrap();
             let nodes = NodesRequest { nodes: Vec::new() };
-            let forbidden = tenant.add_nodes(&nodes).await.err().expect("it may only submit").to_string();
+            let forbidden = tenant.add_nodes(&nodes).await.expect_err("it may only submit").to_string();
             assert!(forbidden.contains("add_nodes") && forbidden.contains("submit"), "{forbidden}");
             let admin = Client::connect(of(Who::Admin)).await.unwrap();
             admin.add_nodes(&nodes).await.unwrap();

@@ -102,8 +102,9 @@ pub const QUEUE_MAX: usize = 64;
 /// Maximum number of requests of one connection that wait for their turn at the port. One with a deadline is refused
 /// beyond that; otherwise the connection is not read further.
 pub const LINE_REQUESTS_MAX: usize = 256;
-/// Maximum number of parts of requests that wait for their turn at a port, over all connections. Beyond that, each
-/// connection has one request more.
+/// Maximum number of parts of requests that wait for their turn at a port, over all connections. Beyond that, a connection
+/// is full as soon as it has its equal share: of the share of its tenant, by the connections of this that wait. Each is full
+/// only after one request more, and shares shrink as others come, so a few times as many may wait.
 pub const LINES_PARTS_MAX: usize = 16 * 1024;
 /// A request without a deadline has its turn as if it were due after this time, in ns.
 pub const LINE_PATIENCE_NS: u64 = 1_000_000_000;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wharf_net::access::{AccessSettings, Role};
 use wharf_net::client::ClientError;
+use wharf_net::limits::LINES_PARTS_MAX;
 use wharf_net::protocol::{Fault, Kind, PlaceBatch, PlaceBatchReply, PlaceReply, Reason, StatusReply};
 use wharf_net::session::connections::{ConnectionKey, InputEnd};
 
@@ -12,7 +13,7 @@ use crate::harness::{
     Frame, Peer, TestServer, add, ask, audit, books, granted, identity, node, request, request_within,
     tenant, within,
 };
-use wharf_core::limits::SHARD_WINDOW_MIN;
+use wharf_core::limits::{PLACEMENTS_PER_MESSAGE_MAX, SHARD_WINDOW_MIN};
 
 const MILLISECOND_NS: u64 = 1_000_000;
 /// Each command takes so long that a port has as few at the shard as it may have.
@@ -76,6 +77,59 @@ fn a_connection_with_little_to_do_does_not_wait_for_one_with_much() {
     }
     assert_eq!(sequences(&mut bed, greedy).last(), Some(&200));
     bed.service.check_room().expect("nothing is in progress");
+}
+
+/// Connects as many clients, each of which asks for a whole batch. Together, more waits than should.
+fn crowd(bed: &mut Bed) -> Vec<ConnectionKey> {
+    let clients: Vec<_> =
+        (0..LINES_PARTS_MAX / PLACEMENTS_PER_MESSAGE_MAX + 2).map(|_| bed.connect(false, None).0).collect();
+    let batch = PlaceBatch { requests: vec![ask(1, 0, 0); PLACEMENTS_PER_MESSAGE_MAX] };
+    let bytes = request(Kind::PlaceBatch, 1, &batch);
+    clients.iter().for_each(|&key| bed.service.receive(key, &bytes, bed.now));
+    clients
+}
+
+/// Whatever others ask for, a connection is read again once it has had its turns.
+#[test]
+fn a_connection_that_came_when_too_much_waited_is_read_again_after_its_turn() {
+    let (mut bed, modest) = slow_bed();
+    let others = crowd(&mut bed);
+    send(&mut bed, modest, 2..=2);
+    for _ in 0..WINDOW + others.len() as u64 + 1 {
+        step(&mut bed);
+    }
+    assert_eq!(sequences(&mut bed, modest), [2]);
+    assert!(bed.service.wants_input(modest));
+    // Each of the others has more than its share of what may wait: it may ask for one thing more, and is not read further.
+    send(&mut bed, others[0], 2..=2);
+    assert!(!bed.service.wants_input(others[0]));
+    send(&mut bed, modest, 3..=3);
+    for _ in 0..WINDOW + others.len() as u64 + 1 {
+        step(&mut bed);
+    }
+    assert_eq!(sequences(&mut bed, modest), [3]);
+}
+
+/// Nobody is refused for what others ask for, as long as its own turns come in time.
+#[test]
+fn a_request_with_a_deadline_is_not_refused_because_others_ask_for_much() {
+    let (mut bed, modest) = slow_bed();
+    let others = crowd(&mut bed);
+    // One round is enough for it, and it has time for a few.
+    let within = 4 * (WINDOW + others.len() as u64) * PACE_NS;
+    for sequence in 2..=3 {
+        send_within(&mut bed, modest, sequence, within);
+        assert_eq!(bed.replies(modest).len(), 0, "it is expected in time");
+    }
+    // Who has more than its share is refused, however much time it gives.
+    send_within(&mut bed, others[0], 2, u64::MAX / 4);
+    refused(&mut bed, others[0], Reason::Overloaded);
+    for _ in 0..within / PACE_NS {
+        step(&mut bed);
+    }
+    let replies = bed.replies(modest);
+    assert_eq!(replies.iter().map(|reply| reply.header.sequence).collect::<Vec<_>>(), [2, 3]);
+    assert!(replies.iter().all(|reply| reply.fault().is_none()));
 }
 
 /// The line of a connection is bounded: beyond it, the connection is not read.

@@ -2,6 +2,7 @@
 //!
 //! A request beyond what the port takes waits for its [turn](super::turns). If too many of a connection wait, and this one
 //! has no deadline, nothing more is read from the connection until some had their turns: the client's credit is withheld.
+//! How much others wait for matters only to a connection that has more than its share of it.
 //! A request with a deadline is refused instead as soon as it is clear that it would be late, with the time after which
 //! it is worth to ask again. One whose deadline has passed when its turn comes is refused, and never executed. So is any
 //! request that is late when it is read, or when a planner, the registrar or another thread takes it out of its queue.
@@ -31,7 +32,9 @@ impl ConnectionService {
         let Asker { connection: key, due, started: now, .. } = asker;
         let left = due.nanos_since(now);
         let tenant = self.tenant(key);
-        if !self.turns.is_full(key) && self.turns.expected_ns(tenant, key, parts) <= left / DEADLINE_SHARE {
+        if !self.turns.is_full(tenant, key)
+            && self.turns.expected_ns(tenant, key, parts) <= left / DEADLINE_SHARE
+        {
             return true;
         }
         let retry_after_ms = self.turns.retry_after_ms(tenant, key);
@@ -53,7 +56,7 @@ impl ConnectionService {
     ) {
         let Asker { connection: key, due, started: now, .. } = operation.asker;
         let tenant = self.tenant(key);
-        let is_full = self.turns.is_full(key);
+        let is_full = self.turns.is_full(tenant, key);
         let operation = self.enter(operation);
         self.turns.wait(tenant, key, Waiting::new(operation, due, now, parts.into_iter().map(Some)));
         if is_full {
@@ -84,14 +87,16 @@ impl ConnectionService {
                 asker.connection
             }
         };
-        let stalled = &mut self.connections[key].stalled;
-        if matches!(stalled, Some(Stalled::Turns)) && !self.turns.is_full(key) {
-            *stalled = None;
+        // Its last turn at the latest: no line that is empty is full.
+        let is_stalled = matches!(self.connections[key].stalled, Some(Stalled::Turns));
+        if is_stalled && !self.turns.is_full(self.tenant(key), key) {
+            self.connections[key].stalled = None;
             self.ready.push_back(key);
         }
     }
 
-    fn tenant(&self, key: ConnectionKey) -> TenantId {
+    /// Returns the tenant that has turns for what a connection asks.
+    pub(super) fn tenant(&self, key: ConnectionKey) -> TenantId {
         self.connections[key].session.as_ref().map_or(TenantId::OPERATOR, Session::tenant)
     }
 

@@ -174,10 +174,22 @@ impl<P> Turns<P> {
         line.requests.insert(line.requests.len() - behind, request);
     }
 
-    /// Returns whether the line of a connection, or all lines together, have as much as they may.
-    pub(super) fn is_full(&self, key: ConnectionKey) -> bool {
-        let requests = self.lines.get(&key).map_or(0, |line| line.requests.len());
-        requests >= LINE_REQUESTS_MAX || self.waiting >= LINES_PARTS_MAX
+    /// Returns whether the line of a connection has as much as it may: a number of requests or, if all lines together have
+    /// too much, its equal share of that. One that is empty is not full, whatever others have.
+    pub(super) fn is_full(&self, tenant: TenantId, key: ConnectionKey) -> bool {
+        let Some(line) = self.lines.get(&key) else { return false };
+        let has_share = || {
+            let (tenants, connections) = self.sharers(tenant, key);
+            line.parts >= (LINES_PARTS_MAX / tenants / connections).max(1)
+        };
+        line.requests.len() >= LINE_REQUESTS_MAX || (self.waiting >= LINES_PARTS_MAX && has_share())
+    }
+
+    /// Returns the number of tenants that wait, and of the connections of this tenant that do, each with this connection.
+    fn sharers(&self, tenant: TenantId, key: ConnectionKey) -> (usize, usize) {
+        let tenants = self.tenants.len() + usize::from(!self.connections.contains_key(&tenant));
+        let connections = self.connections.get(&tenant).map_or(0, VecDeque::len);
+        (tenants, connections + usize::from(!self.lines.contains_key(&key)))
     }
 
     /// Gives the next turn, if a unit is free and some wait.
@@ -247,9 +259,8 @@ impl<P> Turns<P> {
     /// Returns the time until a new request of `parts` parts is done, in ns, as far as can be known.
     pub(super) fn expected_ns(&self, tenant: TenantId, key: ConnectionKey, parts: usize) -> u64 {
         let line = self.lines.get(&key).map_or(0, |line| line.parts);
-        let connections = self.connections.get(&tenant).map_or(0, VecDeque::len) + usize::from(line == 0);
-        let tenants = self.tenants.len() + usize::from(!self.connections.contains_key(&tenant));
-        let turns = (line + parts).saturating_mul(connections.max(1)).saturating_mul(tenants.max(1));
+        let (tenants, connections) = self.sharers(tenant, key);
+        let turns = (line + parts).saturating_mul(connections).saturating_mul(tenants);
         let turns = turns.min(self.waiting + parts) + self.taken;
         self.turn_ns().saturating_mul(turns as u64)
     }

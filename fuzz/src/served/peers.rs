@@ -93,6 +93,8 @@ impl Peer {
         let mut at = 0;
         while !self.is_unreadable {
             match decode_frame(&self.received[at..], FRAME_BYTES_MAX) {
+                // It is not read, and nothing after it.
+                Ok(Some(frame)) if frame.header.check_request().is_err() => self.is_unreadable = true,
                 Ok(Some(frame)) => {
                     at += frame.bytes;
                     if std::mem::replace(&mut self.has_greeted, true) {

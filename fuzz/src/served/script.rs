@@ -88,7 +88,8 @@ pub(super) fn request(peer: &mut Peer, choices: &mut Choices<'_>, known: &Known,
 pub(super) fn any_frame(choices: &mut Choices<'_>) -> Vec<u8> {
     let header = Header {
         kind: choices.below(48) as u16,
-        flags: choices.below(8) as u8 & !FLAG_EXTENSIONS,
+        // A frame that is marked as a reply ends the connection.
+        flags: if choices.one_in(16) { choices.below(8) as u8 & !FLAG_EXTENSIONS } else { 0 },
         version: choices.below(3) as u8,
         sequence: choices.below(256),
         // What a high mark passes is not answered any more.

@@ -295,8 +295,9 @@ impl Shared {
 /// Returns what a frame replies.
 ///
 /// # Errors
-/// With a fault of the whole connection, or if a fault cannot be read.
+/// With a fault of the whole connection, if the frame is no reply, or if a fault cannot be read.
 fn read_frame(header: Header, payload: Bytes) -> Result<RawReply, ClientError> {
+    header.check_reply()?;
     if header.flags & FLAG_ERROR == 0 {
         return Ok(Ok(payload));
     }
@@ -359,6 +360,7 @@ async fn open(
     let mut buffer = Vec::new();
     loop {
         if let Some(frame) = decode_frame(&buffer, FRAME_BYTES_MAX)? {
+            frame.header.check_reply()?;
             if frame.header.flags & FLAG_ERROR != 0 {
                 return Err(ClientError::Fault(decode_body::<Fault>(frame.payload)?.0));
             }

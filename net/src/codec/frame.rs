@@ -24,9 +24,9 @@ pub const HEADER_BYTES: usize = 24;
 const COUNTED_HEADER: u32 = HEADER_BYTES as u32 - 4;
 /// Flag: extensions follow the body.
 pub const FLAG_EXTENSIONS: u8 = 1;
-/// Flag: the frame is the reply to the request of its sequence.
+/// Flag: the frame is the reply to the request of its sequence. Each reply has it, and no request.
 pub const FLAG_REPLY: u8 = 2;
-/// Flag: the body is a [`Fault`](crate::protocol::Fault).
+/// Flag: the body is a [`Fault`](crate::protocol::Fault). Only replies have it.
 pub const FLAG_ERROR: u8 = 4;
 const FLAGS_KNOWN: u8 = FLAG_EXTENSIONS | FLAG_REPLY | FLAG_ERROR;
 /// The bit that marks a critical extension.
@@ -48,6 +48,26 @@ pub struct Header {
 }
 
 impl Header {
+    /// Checks that this is the header of a request.
+    ///
+    /// # Errors
+    /// Fails if it is marked as a reply or a fault.
+    #[inline]
+    pub fn check_request(&self) -> Result<(), FrameError> {
+        let Self { flags, .. } = *self;
+        if flags & (FLAG_REPLY | FLAG_ERROR) == 0 { Ok(()) } else { Err(FrameError::NoRequest { flags }) }
+    }
+
+    /// Checks that this is the header of a reply.
+    ///
+    /// # Errors
+    /// Fails if it is not marked as one.
+    #[inline]
+    pub fn check_reply(&self) -> Result<(), FrameError> {
+        let Self { flags, .. } = *self;
+        if flags & FLAG_REPLY == 0 { Err(FrameError::NoReply { flags }) } else { Ok(()) }
+    }
+
     /// Returns its bytes, with a length of 0.
     #[inline]
     fn bytes(&self) -> [u8; HEADER_BYTES] {
@@ -95,6 +115,20 @@ pub enum FrameError {
     /// The frame has unknown flags.
     #[error("flags {flags:#04x} have bits that this version does not know")]
     Flags {
+        /// The flags.
+        flags: u8,
+    },
+    /// The frame should be a request, and is marked as a reply or a fault.
+    #[error(
+        "flags {flags:#04x} mark a reply, and this is no request: send requests without the flags 2 and 4"
+    )]
+    NoRequest {
+        /// The flags.
+        flags: u8,
+    },
+    /// The frame should be a reply, and is not marked as one.
+    #[error("flags {flags:#04x} do not mark a reply, and requests have no others")]
+    NoReply {
         /// The flags.
         flags: u8,
     },
@@ -277,6 +311,16 @@ mod tests {
         let mut flagged = frame(Header::default(), &[], b"");
         flagged[6] = 0x80;
         assert!(matches!(decode_frame(&flagged, 100), Err(FrameError::Flags { flags: 0x80 })));
+    }
+
+    #[test]
+    fn requests_and_replies_are_told_apart_by_their_flags() {
+        for flags in 0..=FLAGS_KNOWN {
+            let header = Header { flags, ..Header::default() };
+            let is_request = [0, FLAG_EXTENSIONS].contains(&flags);
+            assert_eq!(header.check_request().is_ok(), is_request, "{flags}");
+            assert_eq!(header.check_reply().is_ok(), [2, 3, 6, 7].contains(&flags), "{flags}");
+        }
     }
 
     #[test]

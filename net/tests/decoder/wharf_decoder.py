@@ -57,6 +57,8 @@ class Page:
             raise Malformed(f"frame of {length + 4} bytes, {len(data)} are there")
         if flags & ~(FLAG_EXTENSIONS | FLAG_REPLY | FLAG_ERROR):
             raise Malformed(f"flags {flags}")
+        if flags & FLAG_ERROR and not flags & FLAG_REPLY:
+            raise Malformed(f"flags {flags}: only a reply is a fault")
         if version != 1:
             raise Malformed(f"version {version}")
         if kind not in self.kinds:

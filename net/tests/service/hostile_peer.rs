@@ -9,7 +9,7 @@ use crate::harness::{
     header, hello, node, request, within,
 };
 use wharf_net::client::{Client, ClientConfig, ClientError};
-use wharf_net::codec::{Extension, FLAG_EXTENSIONS, HEADER_BYTES, Header};
+use wharf_net::codec::{Extension, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, HEADER_BYTES, Header};
 use wharf_net::protocol::{
     ALPN, DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, PlaceReply, PlaceRequest, Reason,
     ReleaseReply, StatusReply, StatusRequest, UNACKNOWLEDGED_MAX, VERSION_MAX,
@@ -63,6 +63,24 @@ async fn unknown_flags_end_the_connection() {
     let mut bytes = request(Kind::Status, 1, &StatusRequest::default());
     bytes[6] = 0x48;
     assert_closed_for(&bytes, Reason::MalformedFrame, "0x48").await;
+}
+
+/// A peer asks, and the service answers: what is marked as an answer is no request, and is not executed.
+#[tokio::test]
+async fn frames_that_are_marked_as_replies_or_faults_end_the_connection() {
+    for flags in [FLAG_REPLY, FLAG_ERROR, FLAG_REPLY | FLAG_ERROR] {
+        let mut bytes = request(Kind::Place, 1, &ask(1, 1, 0));
+        bytes[6] |= flags;
+        assert_closed_for(&bytes, Reason::MalformedFrame, "mark a reply").await;
+    }
+    let (server, client, before) = served().await;
+    let mut peer = Peer::connect(&server).await;
+    let hello = Hello { version_min: 1, version_max: VERSION_MAX, client: "reply".to_owned(), resume: None };
+    peer.send(&frame(Header { flags: FLAG_REPLY, ..header(Kind::Hello, 0) }, &hello)).await;
+    let fault = peer.frame().await.assert_fault(Reason::MalformedFrame);
+    assert!(fault.message.contains("mark a reply"), "{fault}");
+    assert_eq!(peer.closed().await, u64::from(Reason::MalformedFrame.number()));
+    assert_unharmed(server, client, before).await;
 }
 
 #[tokio::test]

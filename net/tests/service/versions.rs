@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::codec::{
-    Extension, FLAG_EXTENSIONS, FLAG_REPLY, Header, decode_body, decode_frame, encode_body, encode_frame,
-    split_extensions,
+    Extension, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, Header, decode_body, decode_frame, encode_body,
+    encode_frame, split_extensions,
 };
 use wharf_net::protocol::{
     ALPN, Deadline, EXTENSION_DEADLINE, FRAME_BYTES_MAX, Hello, HelloReply, Kind, Limits, PlaceReply,
@@ -153,9 +153,9 @@ fn fake_server() -> (quinn::Endpoint, ClientConfig) {
     (endpoint, config)
 }
 
-/// Serves one connection as a service whose newest version is `version` did. Returns the tags of the extensions of each
-/// placement.
-async fn serve_as(endpoint: quinn::Endpoint, version: u8) -> Vec<Vec<u16>> {
+/// Serves one connection as a service whose newest version is `version` did. Replies to the `unmarked` kind are not marked as
+/// replies. Returns the tags of the extensions of each placement.
+async fn serve_as(endpoint: quinn::Endpoint, version: u8, unmarked: Option<Kind>) -> Vec<Vec<u16>> {
     let connection =
         endpoint.accept().await.expect("somebody connects").await.expect("the handshake succeeds");
     let (mut send, mut recv) = connection.accept_bi().await.expect("a stream");
@@ -166,7 +166,9 @@ async fn serve_as(endpoint: quinn::Endpoint, version: u8) -> Vec<Vec<u16>> {
         while let Some(frame) = decode_frame(&buffer, FRAME_BYTES_MAX).expect("the client sends frames") {
             let Header { kind, sequence, .. } = frame.header;
             let mut reply = Vec::new();
-            let header = Header { kind, flags: FLAG_REPLY, version: 1, sequence, ..Header::default() };
+            let is_marked = unmarked.is_none_or(|unmarked| unmarked.number() != kind);
+            let flags = if is_marked { FLAG_REPLY } else { 0 };
+            let header = Header { kind, flags, version: 1, sequence, ..Header::default() };
             if kind == Kind::Hello.number() {
                 let (hello, _) = decode_body::<Hello>(frame.payload).expect("a hello");
                 assert_eq!((hello.version_min, hello.version_max), (VERSION_MIN, VERSION_MAX));
@@ -184,7 +186,10 @@ async fn serve_as(endpoint: quinn::Endpoint, version: u8) -> Vec<Vec<u16>> {
             }
             let frame = frame.bytes;
             buffer.drain(..frame);
-            send.write_all(&reply).await.expect("the client reads");
+            if send.write_all(&reply).await.is_err() {
+                assert!(unmarked.is_some(), "the client reads");
+                return seen;
+            }
         }
     }
     let _ = send.finish();
@@ -196,7 +201,7 @@ async fn serve_as(endpoint: quinn::Endpoint, version: u8) -> Vec<Vec<u16>> {
 async fn a_service_of_the_older_version_is_asked_what_it_knows() {
     for (version, expected) in [(1, vec![]), (2, vec![EXTENSION_DEADLINE])] {
         let (endpoint, config) = fake_server();
-        let serving = tokio::spawn(serve_as(endpoint, version));
+        let serving = tokio::spawn(serve_as(endpoint, version, None));
         let client = within(Client::connect(config)).await.expect("the hello is accepted");
         let hasty = client.within(Duration::from_secs(1));
         within(hasty.place(&ask(1, 1, 0))).await.expect("answered").placed.expect("placed");
@@ -212,12 +217,29 @@ async fn a_service_of_the_older_version_is_asked_what_it_knows() {
 async fn a_version_that_was_not_offered_ends_the_connection() {
     for version in [0, VERSION_MAX + 1] {
         let (endpoint, config) = fake_server();
-        let serving = tokio::spawn(serve_as(endpoint, version));
+        let serving = tokio::spawn(serve_as(endpoint, version, None));
         let error = within(Client::connect(config)).await.err().expect("no common version");
         assert!(matches!(error, ClientError::Connect { .. }), "{error:?}");
         assert!(error.to_string().contains(&format!("protocol version {version}")), "{error}");
         within(serving).await.expect("it served");
     }
+}
+
+/// A client takes nothing for a reply that is not marked as one.
+#[tokio::test]
+async fn what_is_not_marked_as_a_reply_ends_the_connection() {
+    let (endpoint, config) = fake_server();
+    let serving = tokio::spawn(serve_as(endpoint, VERSION_MAX, Some(Kind::Hello)));
+    let error = within(Client::connect(config)).await.err().expect("no reply to the hello");
+    assert!(matches!(error, ClientError::Frame(FrameError::NoReply { flags: 0 })), "{error:?}");
+    within(serving).await.expect("it served");
+    let (endpoint, config) = fake_server();
+    let serving = tokio::spawn(serve_as(endpoint, VERSION_MAX, Some(Kind::Place)));
+    let client = within(Client::connect(config)).await.expect("the hello is accepted");
+    let error = within(client.place(&ask(1, 1, 0))).await.expect_err("no reply to the placement");
+    assert!(matches!(error, ClientError::Frame(FrameError::NoReply { flags: 0 })), "{error:?}");
+    within(client.close()).await;
+    within(serving).await.expect("it served");
 }
 
 /// A frame whose body has another version is refused, and the connection goes on.

@@ -76,12 +76,17 @@ impl Input {
         chunks.iter().for_each(|chunk| self.buffer.extend_from_slice(chunk.as_ref()));
     }
 
-    /// Returns the next complete frame, if any.
+    /// Returns the next complete request, if any.
+    ///
+    /// # Errors
+    /// The bytes are no frame, or one that is marked as a reply. The peer does not speak the protocol, so nothing after it
+    /// is read either.
     pub(super) fn next(&mut self) -> Result<Option<FrameRef<'_>>, FrameError> {
         let frame = decode_frame(&self.buffer[self.taken..], FRAME_BYTES_MAX)?;
         if let Some(frame) = &frame {
             self.taken += frame.bytes;
         }
+            frame.header.check_request()?;
         Ok(frame)
     }
 
@@ -107,7 +112,12 @@ impl Input {
 pub(super) fn frame_fault(error: FrameError) -> Fault {
     let reason = match error {
         FrameError::TooLong { .. } => Reason::FrameTooLong,
-        FrameError::TooShort { .. } | FrameError::Flags { .. } => Reason::MalformedFrame,
+        FrameError::NoRequest { .. } => {
+            return Fault::new(Reason::MalformedFrame, format!("{error}; the connection is closed"));
+        }
+        FrameError::TooShort { .. } | FrameError::Flags { .. } | FrameError::NoReply { .. } => {
+            Reason::MalformedFrame
+        }
     };
     Fault::new(reason, format!("{error}; the connection is closed, since what follows cannot be told apart"))
 }

@@ -108,6 +108,8 @@ pub const LINE_REQUESTS_MAX: usize = 256;
 pub const LINES_PARTS_MAX: usize = 16 * 1024;
 /// A request without a deadline has its turn as if it were due after this time, in ns.
 pub const LINE_PATIENCE_NS: u64 = 1_000_000_000;
+/// The number of units of room at planners (one for each part of a request) that a tenant takes in a turn while others wait.
+pub const PLAN_ROOM_QUANTUM: isize = 64;
 /// The number of turns over which their rate is measured.
 pub const DRAIN_TURNS: u64 = 256;
 /// The part of the time to its deadline that a request may be expected to take: 1 in this number. The rest is for the way

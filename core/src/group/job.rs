@@ -13,8 +13,23 @@ use crate::resource::{GpuAssignment, ResourceKind};
 use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Operation};
 use crate::time::Time;
 
-/// A client of one port. The caller of the port numbers its clients; their jobs are served in turn.
-pub type ClientKey = u64;
+/// A client of one port. The caller of the port numbers its clients. Jobs of tenants are served in turn, and within a tenant
+/// those of its clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientKey {
+    /// For whom it asks.
+    pub tenant: TenantId,
+    /// Its number.
+    pub number: u64,
+}
+
+impl ClientKey {
+    /// Returns the key of a client that asks for the operator.
+    #[must_use]
+    pub const fn of_operator(number: u64) -> Self {
+        Self { tenant: TenantId::OPERATOR, number }
+    }
+}
 
 /// A job for a planner.
 #[derive(Clone, Debug)]

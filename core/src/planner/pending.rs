@@ -10,7 +10,7 @@ use super::queue::PortClient;
 use super::strategy::NoPlace;
 use super::{JobTag, Planner};
 use crate::group::{NoGroup, PlanReply};
-use crate::ids::GroupId;
+use crate::ids::{GroupId, TenantId};
 use crate::limits::{GROWTH_GROUPS_PER_ROUND, STATEMENT_LOSSES_MAX};
 use crate::map::FixedMap;
 use crate::replica::Replica;
@@ -180,8 +180,8 @@ impl Planner {
         }
     }
 
-    /// Returns the waiting groups of `ids` in order: higher priority first, and at equal priority one of each client
-    /// in turn.
+    /// Returns the waiting groups of `ids` in order: higher priority first, and at equal priority one of each tenant in turn.
+    /// Those of a tenant come one of each client in turn.
     fn in_turn(&self, ids: Vec<GroupId>) -> Vec<GroupId> {
         let waiting = ids
             .into_iter()
@@ -195,7 +195,15 @@ impl Planner {
             *of_client += 1;
             (Reverse(group.spec.priority), *of_client, group.listed, group.id)
         });
-        let mut order: Vec<(Reverse<i32>, u32, Time, GroupId)> = order.collect();
+        let mut of_clients: Vec<(Reverse<i32>, u32, Time, GroupId)> = order.collect();
+        of_clients.sort_unstable();
+        let mut before: FixedMap<(Reverse<i32>, TenantId), u32> = FixedMap::default();
+        let order = of_clients.into_iter().map(|(priority, of_client, listed, id)| {
+            let of_tenant = before.entry((priority, id.tenant)).or_default();
+            *of_tenant += 1;
+            (priority, *of_tenant, of_client, listed, id)
+        });
+        let mut order: Vec<(Reverse<i32>, u32, u32, Time, GroupId)> = order.collect();
         order.sort_unstable();
         order.into_iter().map(|(.., id)| id).collect()
     }

@@ -1,13 +1,16 @@
-//! Jobs that wait for a planner, by client. Each client has its turn, however many jobs others have.
+//! Jobs that wait for a planner, by tenant and client. Each tenant has its turn, however many clients it has, and each of its
+//! clients, however many jobs others have.
 //!
-//! The order is deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). Costs are known only after a job.
-//! So a client that spent more than its quantum is skipped until later turns have paid for it. A job waits
-//! for at most one turn of each other client, not for all of their jobs.
+//! The order is deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), over tenants and then over the clients of each.
+//! Costs are known only after a job. So a tenant, or a client, that spent more than its quantum is skipped until later turns
+//! have paid for it. A job waits for at most one turn of each other tenant, and within its tenant of each other client, not
+//! for all of their jobs.
 
 use std::collections::VecDeque;
 
 use super::JobTag;
 use crate::group::{ClientKey, PlanJob};
+use crate::ids::TenantId;
 use crate::limits::CLIENT_QUANTUM;
 use crate::map::FixedMap;
 use crate::time::Time;
@@ -35,21 +38,40 @@ struct Client {
     undecided: u32,
 }
 
-/// The jobs of all clients.
+/// The clients of a tenant.
 #[derive(Debug, Default)]
-pub(super) struct JobQueue {
+struct Tenant {
     clients: FixedMap<PortClient, Client>,
     /// Clients with jobs or an overdraft, each once. The first one has its turn.
     turns: VecDeque<PortClient>,
+    /// The units that the tenant may spend in this turn. Negative: the overdraft.
+    left: i64,
+}
+
+/// The jobs of all clients.
+#[derive(Debug, Default)]
+pub(super) struct JobQueue {
+    tenants: FixedMap<TenantId, Tenant>,
+    /// Tenants with clients or an overdraft, each once. The first one has its turn.
+    turns: VecDeque<TenantId>,
     jobs: usize,
 }
 
+/// Returns what may be spent in the next turn by somebody of whom so much is left of this one.
+fn refilled(left: i64) -> i64 {
+    (left + CLIENT_QUANTUM as i64).min(CLIENT_QUANTUM as i64)
+}
+
 impl JobQueue {
-    fn client(&mut self, client: PortClient) -> &mut Client {
-        self.clients.entry(client).or_insert_with(|| {
-            self.turns.push_back(client);
-            Client::default()
+    fn tenant(&mut self, id: TenantId) -> &mut Tenant {
+        self.tenants.entry(id).or_insert_with(|| {
+            self.turns.push_back(id);
+            Tenant::default()
         })
+    }
+
+    fn client(&mut self, client: PortClient) -> &mut Client {
+        self.tenant(client.1.tenant).client(client)
     }
 
     pub(super) fn push(&mut self, client: PortClient, job: QueuedJob) {
@@ -63,16 +85,18 @@ impl JobQueue {
 
     /// Removes a job that has not begun. Returns it, if there was one.
     pub(super) fn cancel(&mut self, client: PortClient, tag: JobTag) -> Option<PlanJob> {
-        let of_client = self.clients.get_mut(&client)?;
+        let of_client = self.tenants.get_mut(&client.1.tenant)?.clients.get_mut(&client)?;
         let at = of_client.jobs.iter().position(|job| job.tag == tag)?;
         self.jobs -= 1;
         of_client.jobs.remove(at).map(|queued| queued.job)
     }
 
-    /// Charges a client for a job.
+    /// Charges a client, and its tenant, for a job.
     pub(super) fn charge(&mut self, client: PortClient, units: u64) {
         let units = i64::try_from(units).unwrap_or(i64::MAX);
-        let of_client = self.client(client);
+        let tenant = self.tenant(client.1.tenant);
+        tenant.left = tenant.left.saturating_sub(units);
+        let of_client = tenant.client(client);
         of_client.left = of_client.left.saturating_sub(units);
     }
 
@@ -90,8 +114,7 @@ impl JobQueue {
 
     /// Returns whether some job could begin.
     pub(super) fn has_ready(&self, may_begin: impl Fn(&PlanJob) -> bool) -> bool {
-        let ready = |client: &Client| client.ready().is_some_and(&may_begin);
-        !self.is_empty() && self.clients.values().any(ready)
+        !self.is_empty() && self.tenants.values().any(|tenant| tenant.has_ready(&may_begin))
     }
 
     /// Takes the next job of those that may begin now.
@@ -100,22 +123,63 @@ impl JobQueue {
             return None;
         }
         loop {
+            let id = *self.turns.front().expect("a tenant with a job has turns");
+            let tenant = self.tenants.get_mut(&id).expect("tenants with turns are kept");
+            let is_idle = tenant.left >= 0 && !tenant.has_ready(&may_begin);
+            if tenant.left >= 0 && !is_idle {
+                self.jobs -= 1;
+                return Some(tenant.next(&may_begin));
+            }
+            // The turn is over. A tenant without clients saves nothing for later.
+            self.turns.pop_front();
+            tenant.left = refilled(tenant.left);
+            if is_idle {
+                // Nobody else ends the turns of its clients.
+                (0..tenant.turns.len()).for_each(|_| tenant.end_turn());
+            }
+            if tenant.clients.is_empty() && tenant.left >= 0 {
+                self.tenants.remove(&id);
+            } else {
+                self.turns.push_back(id);
+            }
+        }
+    }
+}
+
+impl Tenant {
+    fn client(&mut self, client: PortClient) -> &mut Client {
+        self.clients.entry(client).or_insert_with(|| {
+            self.turns.push_back(client);
+            Client::default()
+        })
+    }
+
+    fn has_ready(&self, may_begin: impl Fn(&PlanJob) -> bool) -> bool {
+        self.clients.values().any(|client| client.ready().is_some_and(&may_begin))
+    }
+
+    /// Takes the next job of those that may begin now. There is one.
+    fn next(&mut self, may_begin: impl Fn(&PlanJob) -> bool) -> (PortClient, QueuedJob) {
+        loop {
             let client = *self.turns.front().expect("a client with a job has turns");
             let of_client = self.clients.get_mut(&client).expect("clients with turns are kept");
             let ready = of_client.ready().is_some_and(&may_begin);
             if ready && of_client.left >= 0 {
-                let job = of_client.jobs.pop_front().expect("just seen");
-                self.jobs -= 1;
-                return Some((client, job));
+                return (client, of_client.jobs.pop_front().expect("just seen"));
             }
-            // The turn is over. A client without jobs saves nothing for later.
-            self.turns.pop_front();
-            of_client.left = (of_client.left + CLIENT_QUANTUM as i64).min(CLIENT_QUANTUM as i64);
-            if of_client.jobs.is_empty() && of_client.undecided == 0 && of_client.left >= 0 {
-                self.clients.remove(&client);
-            } else {
-                self.turns.push_back(client);
-            }
+            self.end_turn();
+        }
+    }
+
+    /// Ends the turn of the first client. One without jobs saves nothing for later.
+    fn end_turn(&mut self) {
+        let client = self.turns.pop_front().expect("somebody has the turn");
+        let of_client = self.clients.get_mut(&client).expect("clients with turns are kept");
+        of_client.left = refilled(of_client.left);
+        if of_client.jobs.is_empty() && of_client.undecided == 0 && of_client.left >= 0 {
+            self.clients.remove(&client);
+        } else {
+            self.turns.push_back(client);
         }
     }
 }
@@ -130,8 +194,12 @@ impl Client {
 mod tests {
     use super::*;
 
-    const FLOOD: PortClient = (0, 1);
-    const SMALL: PortClient = (0, 2);
+    const FLOOD: PortClient = (0, ClientKey::of_operator(1));
+    const SMALL: PortClient = (0, ClientKey::of_operator(2));
+
+    fn client_of(tenant: u16, number: u64) -> PortClient {
+        (0, ClientKey { tenant: TenantId(tenant), number })
+    }
 
     fn job(tag: JobTag) -> QueuedJob {
         QueuedJob { tag, job: PlanJob::ListGroups(None, None, 1), due: Time::NEVER }
@@ -189,5 +257,57 @@ mod tests {
             std::iter::from_fn(|| queue.next(|_| true)).map(|(_, next)| next.tag).collect();
         assert_eq!(tags, [0, 2]);
         assert!(!queue.has_ready(|_| true));
+    }
+
+    #[test]
+    fn tenants_get_equal_shares_of_units_however_many_clients_they_have() {
+        let mut queue = JobQueue::default();
+        for number in 0..1000 {
+            (0..4).for_each(|tag| queue.push(client_of(1, number), job(tag)));
+        }
+        (0..4000).for_each(|tag| queue.push(client_of(2, 0), job(tag)));
+        let mut spent = [0u64; 2];
+        let mut of_crowd = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            let (client, _) = queue.next(|_| true).expect("there are jobs");
+            let is_crowd = client.1.tenant == TenantId(1);
+            of_crowd.extend(is_crowd.then_some(client));
+            let cost = if is_crowd { 2 * CLIENT_QUANTUM } else { CLIENT_QUANTUM / 2 };
+            spent[usize::from(is_crowd)] += cost;
+            queue.charge(client, cost);
+        }
+        assert!(spent[0].abs_diff(spent[1]) <= 4 * CLIENT_QUANTUM, "{spent:?}");
+        // Within a tenant, its clients have their turns.
+        assert_eq!(of_crowd.len() as u64, spent[1] / CLIENT_QUANTUM / 2);
+        // A third one waits for one turn of each.
+        queue.push(client_of(3, 0), job(9000));
+        let waits = (0..5).position(|_| {
+            let (client, next) = queue.next(|_| true).expect("there are jobs");
+            queue.charge(client, CLIENT_QUANTUM);
+            next.tag == 9000
+        });
+        assert!(waits.is_some());
+    }
+
+    #[test]
+    fn nothing_is_kept_of_clients_that_have_paid() {
+        let mut queue = JobQueue::default();
+        for number in 0..1000 {
+            for tenant in 1..3 {
+                queue.push(client_of(tenant, number), job(number));
+                let (client, _) = queue.next(|_| true).expect("there is a job");
+                queue.charge(client, 3 * CLIENT_QUANTUM);
+            }
+        }
+        let kept =
+            |queue: &JobQueue| queue.tenants.values().map(|tenant| tenant.clients.len()).sum::<usize>();
+        assert!(kept(&queue) < 20, "{} clients", kept(&queue));
+        // They are forgotten too if it is another tenant that goes on asking.
+        for tag in 0..100 {
+            queue.push(client_of(3, 0), job(tag));
+            let (client, _) = queue.next(|_| true).expect("there is a job");
+            queue.charge(client, 2 * CLIENT_QUANTUM);
+        }
+        assert_eq!((kept(&queue), queue.tenants.len(), queue.turns.len()), (1, 1, 1));
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use wharf_core::cycle::CycleConfig;
 use wharf_core::demand::NodesRequest;
 use wharf_core::engine::Engine;
-use wharf_core::group::{ExplainWait, GroupSpec, PlanJob, PlanReply, Strategy, Submit, WaitSubject};
+use wharf_core::group::{
+    ClientKey, ExplainWait, GroupSpec, PlanJob, PlanReply, Strategy, Submit, WaitSubject,
+};
 use wharf_core::ids::{GroupId, Incarnation, SessionId};
 use wharf_core::jobs::{DirectPlacement, DirectWait, JobsRequest, QueueSpec};
 use wharf_core::link::Clock;
@@ -25,7 +27,9 @@ const WITHIN_NS: u64 = 1_000_000;
 /// Sends a job that must begin within [`WITHIN_NS`].
 fn send(engine: &mut Engine, tag: Tag, job: PlanJob) {
     let due = engine.now.plus_nanos(WITHIN_NS);
-    engine.ports[0].submit(tag, PortRequest::PlanFor(1, job, due), engine.now).expect("room");
+    engine.ports[0]
+        .submit(tag, PortRequest::PlanFor(ClientKey::of_operator(1), job, due), engine.now)
+        .expect("room");
     engine.ports[0].flush();
 }
 

@@ -18,8 +18,8 @@ use wharf_core::router::{NotPlaced, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
 const SMALL: PlannerBudget = PlannerBudget { round: 1 << 12, search: 1 << 12, proof: 1 << 9 };
-const FLOOD: ClientKey = 1;
-const OTHER: ClientKey = 2;
+const FLOOD: ClientKey = ClientKey::of_operator(1);
+const OTHER: ClientKey = ClientKey::of_operator(2);
 /// The tag of the other client's group.
 const MARKED: Tag = 1 << 40;
 

@@ -31,7 +31,8 @@ fn waiting(spec: GroupSpec) -> GroupSpec {
     GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec }
 }
 
-fn submit_for(engine: &mut Engine, tag: Tag, client: ClientKey, spec: GroupSpec) {
+fn submit_for(engine: &mut Engine, tag: Tag, client: u64, spec: GroupSpec) {
+    let client = ClientKey::of_operator(client);
     let job = PortRequest::PlanFor(client, PlanJob::CreateGroup(Arc::new(spec)), Time::NEVER);
     engine.ports[0].submit(tag, job, engine.now).expect("room");
     engine.ports[0].flush();
@@ -70,6 +71,31 @@ fn waiting_groups_are_tried_by_priority_and_then_each_client_in_turn() {
     }
 }
 
+/// The first tenant asks by many clients, the second one by one.
+#[test]
+fn waiting_groups_are_tried_for_each_tenant_in_turn() {
+    for (cores_freed, expected) in [(8, vec![11, 21]), (16, vec![11, 12, 21, 22])] {
+        let mut engine = engine(1, 1);
+        with_nodes(&mut engine, 1, 16, 0);
+        assert!(matches!(ask(&mut engine, PortRequest::Place(cores(16 - cores_freed))), PortReply::Place(_)));
+        let PortReply::Place(Ok(freed)) = ask(&mut engine, PortRequest::Place(cores(cores_freed))) else {
+            panic!("there is room")
+        };
+        for (tag, number, tenant) in [(11, 1, 1), (12, 2, 1), (13, 3, 1), (21, 4, 2), (22, 4, 2)] {
+            let tenant = TenantId(tenant);
+            let request = PlacementRequest { tenant, ..cores(4) };
+            let job = PlanJob::CreateGroup(Arc::new(waiting(group_of(request, 1, Strategy::Pack))));
+            let job = PortRequest::PlanFor(ClientKey { tenant, number }, job, Time::NEVER);
+            engine.ports[0].submit(tag, job, engine.now).expect("room");
+            assert!(settle(&mut engine).is_empty(), "all is full");
+        }
+        engine.ports[0].submit(1, PortRequest::Release(freed.allocation), engine.now).expect("room");
+        let replies = settle(&mut engine);
+        assert_eq!(placed(&replies), expected, "{cores_freed} cores are freed");
+        check_all(&engine);
+    }
+}
+
 #[test]
 fn no_more_statements_are_begun_than_may_be_in_flight() {
     let mut engine = engine(1, 1);
@@ -80,7 +106,7 @@ fn no_more_statements_are_begun_than_may_be_in_flight() {
         submit_for(&mut engine, tag, 1, spec.clone());
     }
     let unknown = GroupId { incarnation: engine.incarnation, number: 99_999, tenant: TenantId::OPERATOR };
-    let look = PortRequest::PlanFor(2, PlanJob::GroupStatus(unknown), Time::NEVER);
+    let look = PortRequest::PlanFor(ClientKey::of_operator(2), PlanJob::GroupStatus(unknown), Time::NEVER);
     engine.ports[0].submit(1 << 20, look, engine.now).expect("room");
     engine.ports[0].flush();
     let clock = ManualClock::new(engine.now);
@@ -442,7 +468,8 @@ fn a_group_without_a_place_is_refused_although_a_statement_stays_undecided() {
             conflict_detection: ConflictDetection::Fine,
             mode: CommitMode::Incremental,
         };
-        let job = PortRequest::PlanFor(2, PlanJob::Submit(Box::new(job)), Time::NEVER);
+        let job =
+            PortRequest::PlanFor(ClientKey::of_operator(2), PlanJob::Submit(Box::new(job)), Time::NEVER);
         engine.ports[0].submit(100 + round, job, engine.now).expect("room");
         engine.ports[0].flush();
         engine.planners[0].run_round(&clock);

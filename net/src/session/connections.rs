@@ -22,7 +22,7 @@
 //!
 //! A request that finds no room at the port waits for its turn, and its connection goes on with the next frame
 //! as long as not too many wait there. A request that finds no room at a planner or at the registrar stalls its
-//! connection: no later frame is executed before it. Connections that wait for planners go on in order of arrival.
+//! connection: no later frame is executed before it. Connections that wait for planners go on in turn of their tenants.
 
 mod answers;
 mod connection;

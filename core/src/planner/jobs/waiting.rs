@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use crate::group::{GroupTurn, PlanJob, WaitingPage, WaitingPages, WaitingWork};
+use crate::group::{ClientKey, GroupTurn, PlanJob, WaitingPage, WaitingPages, WaitingWork};
 use crate::limits::WAITING_ROWS_PLANNED_MAX;
 use crate::planner::Planner;
 use crate::request::WaitingPlacements;
@@ -14,7 +14,7 @@ use crate::shard::{Command, WaitingPlacementsPage};
 use crate::time::Time;
 
 /// The client of the keeper at other planners.
-const CLIENT: u64 = 0;
+const CLIENT: ClientKey = ClientKey::of_operator(0);
 
 /// The tag of pages of shards. One is asked for at a time.
 pub(in crate::planner) const PLACEMENTS_TAG: Tag = Tag::MAX - 2;

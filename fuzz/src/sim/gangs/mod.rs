@@ -12,7 +12,7 @@ pub(super) use crash::view_of;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use wharf_core::group::{GroupSpec, GroupView, PlanJob, Submit};
+use wharf_core::group::{ClientKey, GroupSpec, GroupView, PlanJob, Submit};
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::journal::JournalPort;
 use wharf_core::request::PlacementRequest;
@@ -233,7 +233,7 @@ impl Gangs {
             | Asked::Status(group) => group.number % CLIENTS,
             _ => self.last % CLIENTS,
         };
-        self.ask(asked, PortRequest::PlanFor(client, job, Time::NEVER), now);
+        self.ask(asked, PortRequest::PlanFor(ClientKey::of_operator(client), job, Time::NEVER), now);
     }
 
     /// Looks at the shards, to plan on these facts later.

@@ -258,9 +258,10 @@ impl Connection {
         self.session.as_mut().expect("requests are executed after the hello")
     }
 
-    /// Returns the key by which planners take turns between clients: the session, over all its connections.
+    /// Returns the key by which planners take turns between clients: the tenant, and the session over all its connections.
     pub(super) fn client(&mut self) -> ClientKey {
-        self.session().id().number
+        let session = self.session();
+        ClientKey { tenant: session.tenant(), number: session.id().number }
     }
 
     /// Returns the number of requests in progress.

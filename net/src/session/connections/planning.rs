@@ -323,7 +323,7 @@ impl ConnectionService {
         let key = asker.connection;
         let request = PortRequest::PlanFor(self.connections[key].client(), job, asker.due);
         let operation = Operation { asker, parts };
-        if self.plan_room.take(key, operation.parts.planner_room()) {
+        if self.plan_room.take(self.tenant(key), key, operation.parts.planner_room()) {
             let operation = self.enter(operation);
             self.submit(operation, 0, request, asker.started);
         } else {

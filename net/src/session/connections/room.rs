@@ -1,31 +1,52 @@
-//! Room at planners, which is taken in order of arrival. Who waits for the port has [turns](super::turns).
+//! Room at planners. Who waits for some has it in turn: round over tenants by the units that they take (deficit round robin, as
+//! in `core/src/planner/queue.rs`), and within a tenant in order of arrival. Who waits for the port has [turns](super::turns).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use wharf_core::ids::TenantId;
 use wharf_core::limits::PORT_GROUPS_WAITING_MAX;
 
 use super::{ConnectionKey, ConnectionService, PLAN_ROOM};
+use crate::limits::PLAN_ROOM_QUANTUM;
 
-/// A number of units, and the connections that wait for some. Nobody overtakes who waits.
+/// The connections of a tenant that wait.
+#[derive(Debug, Default)]
+struct OfTenant {
+    /// Each with how many units it waits for.
+    waiting: VecDeque<(ConnectionKey, usize)>,
+    /// The units that the tenant may take in this turn. Negative: the overdraft.
+    left: isize,
+}
+
+/// A number of units, and the connections that wait for some. Nobody overtakes who has the turn, however many units it needs.
 #[derive(Debug)]
 pub(super) struct Room {
     free: usize,
-    /// Each with how many it waits for.
-    waiting: VecDeque<(ConnectionKey, usize)>,
+    /// The number of connections that wait.
+    waiting: usize,
+    /// Tenants that wait or have an overdraft. Empty while nobody waits.
+    tenants: BTreeMap<TenantId, OfTenant>,
+    /// The same tenants. The first one has its turn.
+    turns: VecDeque<TenantId>,
 }
 
 impl Room {
     pub(super) fn new(free: usize) -> Self {
-        Self { free, waiting: VecDeque::new() }
+        Self { free, waiting: 0, tenants: BTreeMap::new(), turns: VecDeque::new() }
     }
 
     /// Takes units. If there are fewer, or others wait, `waiter` waits for them. Returns whether they were taken.
-    pub(super) fn take(&mut self, waiter: ConnectionKey, units: usize) -> bool {
-        if self.waiting.is_empty() && self.free >= units {
+    pub(super) fn take(&mut self, tenant: TenantId, waiter: ConnectionKey, units: usize) -> bool {
+        if self.waiting == 0 && self.free >= units {
             self.free -= units;
             return true;
         }
-        self.waiting.push_back((waiter, units));
+        let of_tenant = self.tenants.entry(tenant).or_insert_with(|| {
+            self.turns.push_back(tenant);
+            OfTenant::default()
+        });
+        of_tenant.waiting.push_back((waiter, units));
+        self.waiting += 1;
         false
     }
 
@@ -33,24 +54,48 @@ impl Room {
         self.free += units;
     }
 
-    /// Returns the first that waits if its units are free. They are taken.
+    /// Returns the connection whose turn it is if its units are free. They are taken.
     pub(super) fn next(&mut self) -> Option<ConnectionKey> {
-        let &(waiter, units) = self.waiting.front()?;
-        if self.free < units {
+        if self.waiting == 0 {
             return None;
         }
-        self.waiting.pop_front();
-        self.free -= units;
-        Some(waiter)
+        loop {
+            let tenant = *self.turns.front().expect("a tenant that waits has turns");
+            let of_tenant = self.tenants.get_mut(&tenant).expect("tenants with turns are kept");
+            let first = of_tenant.waiting.front().filter(|_| of_tenant.left >= 0);
+            if let Some(&(waiter, units)) = first {
+                if self.free < units {
+                    return None;
+                }
+                of_tenant.waiting.pop_front();
+                of_tenant.left -= isize::try_from(units).expect("PLAN_ROOM fits isize");
+                self.free -= units;
+                self.waiting -= 1;
+                if self.waiting == 0 {
+                    // Nobody is owed anything.
+                    self.tenants.clear();
+                    self.turns.clear();
+                }
+                return Some(waiter);
+            }
+            // The turn is over. A tenant that does not wait saves nothing for later.
+            self.turns.pop_front();
+            of_tenant.left = (of_tenant.left + PLAN_ROOM_QUANTUM).min(PLAN_ROOM_QUANTUM);
+            if of_tenant.waiting.is_empty() && of_tenant.left >= 0 {
+                self.tenants.remove(&tenant);
+            } else {
+                self.turns.push_back(tenant);
+            }
+        }
     }
 
     /// Checks that all of `whole` was given back.
     fn check(&self, what: &'static str, whole: usize) -> Result<(), RoomTaken> {
-        let Self { free, ref waiting } = *self;
-        if free == whole && waiting.is_empty() {
+        let Self { free, waiting, .. } = *self;
+        if free == whole && waiting == 0 {
             return Ok(());
         }
-        Err(RoomTaken { what, free: free as isize, whole, waiting: waiting.len() })
+        Err(RoomTaken { what, free: free as isize, whole, waiting })
     }
 }
 
@@ -90,27 +135,80 @@ impl ConnectionService {
 mod tests {
     use super::*;
 
+    const ONE: TenantId = TenantId(1);
+    const TWO: TenantId = TenantId(2);
+    const QUANTUM: usize = PLAN_ROOM_QUANTUM as usize;
+
     #[test]
-    fn room_is_taken_in_order_of_arrival() {
+    fn room_of_a_tenant_is_taken_in_order_of_arrival() {
         let mut room = Room::new(1);
-        assert!(room.take(0, 1));
-        assert!(!room.take(1, 1) && !room.take(2, 1));
+        assert!(room.take(ONE, 0, 1));
+        assert!(!room.take(ONE, 1, 1) && !room.take(ONE, 2, 1));
         assert_eq!(room.next(), None);
         room.give_back(1);
         assert_eq!(room.next(), Some(1));
         room.give_back(1);
-        assert!(!room.take(3, 1), "nobody overtakes who waits");
+        assert!(!room.take(ONE, 3, 1), "nobody overtakes who waits");
         assert_eq!((room.next(), room.next()), (Some(2), None));
     }
 
     #[test]
     fn who_waits_for_many_units_is_not_overtaken_by_who_needs_few() {
         let mut room = Room::new(4);
-        assert!(room.take(0, 3) && !room.take(1, 2) && !room.take(2, 1));
+        assert!(room.take(ONE, 0, 3) && !room.take(ONE, 1, 2) && !room.take(TWO, 2, 1));
         assert_eq!(room.next(), None, "one is free");
         room.give_back(1);
         assert_eq!((room.next(), room.next()), (Some(1), None));
         room.give_back(1);
         assert_eq!(room.next(), Some(2));
+        room.give_back(4);
+        room.check("units", 4).expect("all is given back");
+    }
+
+    /// A tenant with many connections that wait takes no more than one with one, whatever a request of it needs.
+    #[test]
+    fn tenants_take_equal_shares_however_many_of_their_connections_wait() {
+        const GREEDY: usize = 1000;
+        let mut room = Room::new(2 * QUANTUM);
+        assert!(room.take(ONE, 0, 2 * QUANTUM));
+        for waiter in 0..GREEDY {
+            assert!(!room.take(ONE, waiter, 2 * QUANTUM));
+        }
+        let mut taken = [0; 2];
+        let mut of_two = 0;
+        for _ in 0..20 * QUANTUM {
+            if of_two == 0 {
+                // It asks again as soon as it was served.
+                assert!(!room.take(TWO, GREEDY, 1));
+                of_two = 1;
+            }
+            let Some(waiter) = room.next() else {
+                room.give_back(1);
+                continue;
+            };
+            let is_two = waiter == GREEDY;
+            of_two -= usize::from(is_two);
+            taken[usize::from(is_two)] += if is_two { 1 } else { 2 * QUANTUM };
+        }
+        let [one, two] = taken;
+        assert!(one >= 4 * QUANTUM && two >= one / 2, "{taken:?}");
+    }
+
+    #[test]
+    fn a_tenant_that_comes_waits_for_one_turn_of_each_other() {
+        let mut room = Room::new(0);
+        for waiter in 0..10 * QUANTUM {
+            assert!(!room.take(ONE, waiter, 1));
+        }
+        room.give_back(1);
+        assert_eq!(room.next(), Some(0));
+        assert!(!room.take(TWO, 9999, 1));
+        let before = (0..)
+            .find(|_| {
+                room.give_back(1);
+                room.next() == Some(9999)
+            })
+            .expect("it has its turn");
+        assert!(before <= QUANTUM, "{before} were before it");
     }
 }

@@ -29,6 +29,8 @@ pub const INCOMING_BYTES_MAX: u64 = 16 << 10;
 pub const INCOMING_TOTAL_BYTES_MAX: u64 = 8 << 20;
 /// Default of the time after which a connection whose peer is silent is lost.
 pub const IDLE_PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
+/// Default of the time that a peer has to complete a frame that it has begun, or to take some of the replies that are written.
+pub const STREAM_PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
 /// Maximum number of characters of what a planner found, in an explanation of a group that waits.
 pub const FOUND_CHARS_MAX: usize = 1000;
 /// Default maximum number of connections from one address: a quarter of all.
@@ -106,10 +108,10 @@ pub const LINE_REQUESTS_MAX: usize = 256;
 /// is full as soon as it has its equal share: of the share of its tenant, by the connections of this that wait. Each is full
 /// only after one request more, and shares shrink as others come, so a few times as many may wait.
 pub const LINES_PARTS_MAX: usize = 16 * 1024;
-/// A request without a deadline has its turn as if it were due after this time, in ns.
-pub const LINE_PATIENCE_NS: u64 = 1_000_000_000;
 /// The number of units of room at planners (one for each part of a request) that a tenant takes in a turn while others wait.
 pub const PLAN_ROOM_QUANTUM: isize = 64;
+/// A request without a deadline has its turn as if it were due after this time, in ns.
+pub const LINE_PATIENCE_NS: u64 = 1_000_000_000;
 /// The number of turns over which their rate is measured.
 pub const DRAIN_TURNS: u64 = 256;
 /// The part of the time to its deadline that a request may be expected to take: 1 in this number. The rest is for the way

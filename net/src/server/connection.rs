@@ -236,6 +236,8 @@ impl Served {
     async fn read(&self, mut recv: RecvStream) {
         let mut shutdown = self.io.shutdown.clone();
         let mut was_open = false;
+        // The frame that has begun, and when it must be complete.
+        let mut begun: Option<(u64, Instant)> = None;
         let mut chunks = [const { Bytes::new() }; CHUNKS_TAKEN_MAX];
         while !self.look(ConnectionService::is_input_over) {
             let is_open = self.look(ConnectionService::is_open);
@@ -246,10 +248,19 @@ impl Served {
             }
             let wants_input = self.look(ConnectionService::wants_input);
             self.signals.is_paused.set(!wants_input);
+            let frame = self.look(ConnectionService::begun_frame);
+            if frame != begun.map(|(frame, _)| frame) {
+                begun = frame.map(|frame| (frame, Instant::now() + self.io.patience.stream));
+            }
+            let (until, late) = if is_open {
+                (begun.map(|(_, until)| until), InputEnd::Lost)
+            } else {
+                (Some(self.hello_until), InputEnd::Late)
+            };
             let end = tokio::select! {
                 biased;
                 _ = shutdown.wait_for(|&stop| stop) => Some(InputEnd::Stopping),
-                () = sleep_until(self.hello_until), if !is_open => Some(InputEnd::Late),
+                () = sleep_until(until.unwrap_or(self.hello_until)), if until.is_some() => Some(late),
                 taken = recv.read_chunks(&mut chunks), if wants_input => match taken {
                     Ok(Some(count)) => {
                         let taken = &chunks[..count];
@@ -285,12 +296,12 @@ impl Served {
                 continue;
             }
             let bytes = output.bytes.len();
-            let writing = send.write_chunk(self.io.buffers.written(output.bytes));
+            let replies = self.io.buffers.written(output.bytes);
             let failed = if self.look(ConnectionService::is_open) {
-                writing.await.is_err()
+                !write_within(&mut send, replies, self.io.patience.stream).await
             } else {
                 // A peer without a session may also refuse to grant flow-control room for its fault.
-                !matches!(timeout(LAST_BYTES_PATIENCE, writing).await, Ok(Ok(())))
+                !matches!(timeout(LAST_BYTES_PATIENCE, send.write_chunk(replies)).await, Ok(Ok(())))
             };
             self.io.with(|service, now| service.written(self.key, output.replies, bytes, failed, now));
             if failed {
@@ -298,6 +309,17 @@ impl Served {
             }
         }
     }
+}
+
+/// Writes bytes. Returns whether the peer took all of them, and some within each such time.
+async fn write_within(send: &mut SendStream, mut bytes: Bytes, patience: Duration) -> bool {
+    while !bytes.is_empty() {
+        let writing = send.write_chunks(std::slice::from_mut(&mut bytes));
+        if !matches!(timeout(patience, writing).await, Ok(Ok(_))) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Ends a stream. Returns whether the peer took all of it within the time limit.

@@ -21,7 +21,10 @@ use super::closing::Liftable;
 use super::connection::{open_restored, serve_connection};
 use super::handshakes::{Begun, Handshakes};
 use super::{IoObserver, NotifyWaker, RegistrarHandle, ServerShared, registrar_task};
-use crate::limits::{BUSY_OUTPUT_BYTES, CONNECTIONS_MAX, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT};
+use crate::limits::{
+    BUSY_OUTPUT_BYTES, CONNECTIONS_MAX, HANDSHAKE_PATIENCE_DEFAULT, IDLE_PATIENCE_DEFAULT,
+    STREAM_PATIENCE_DEFAULT,
+};
 use crate::protocol::SEND_WINDOW_BYTES;
 use crate::session::connections::{ConnectionKey, ConnectionService, Output};
 use crate::session::registrar::RegistrarReply;
@@ -40,11 +43,18 @@ pub struct Patience {
     /// The time after which a connection whose peer is silent is lost. A peer may ask for a shorter time, and does so in
     /// its handshake. In whole ms, less than 2^62 ms.
     pub idle: Duration,
+    /// The time that a peer has to complete a frame that it has begun, while the service reads it, and to take some of the
+    /// replies that are written. Afterwards its connection is lost, although signs of life come from it.
+    pub stream: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { handshake: HANDSHAKE_PATIENCE_DEFAULT, idle: IDLE_PATIENCE_DEFAULT }
+        Self {
+            handshake: HANDSHAKE_PATIENCE_DEFAULT,
+            idle: IDLE_PATIENCE_DEFAULT,
+            stream: STREAM_PATIENCE_DEFAULT,
+        }
     }
 }
 

@@ -31,7 +31,11 @@ const OTHER_ADDRESS: [u8; 4] = [127, 0, 0, 2];
 
 fn start() -> TestServer {
     let settings = Settings { connections_per_address_max: PER_ADDRESS, ..Settings::default() };
-    TestServer::start_patient(0, settings, Patience { handshake: HANDSHAKE, idle: IDLE })
+    TestServer::start_patient(
+        0,
+        settings,
+        Patience { handshake: HANDSHAKE, idle: IDLE, ..Patience::default() },
+    )
 }
 
 /// The answer of the server to the first datagram of a handshake.
@@ -99,7 +103,7 @@ fn handshakes_waiting(server: &TestServer) -> u64 {
 /// Starts a server that begins one handshake per second.
 fn start_slow(handshake: Duration) -> TestServer {
     let settings = Settings { handshakes_per_second: 1, ..Settings::default() };
-    TestServer::start_patient(0, settings, Patience { handshake, idle: IDLE })
+    TestServer::start_patient(0, settings, Patience { handshake, idle: IDLE, ..Patience::default() })
 }
 
 /// Sends the first datagrams of a crowd at one address, which are not waited for. Returns its sockets.
@@ -202,7 +206,11 @@ const BEGUN: usize = 4;
 async fn begun_handshakes_are_bounded_and_give_up_their_room() {
     let bounds = Bounds { handshakes_begun: BEGUN, ..Bounds::default() };
     let settings = Settings { bounds, ..Settings::default() };
-    let server = TestServer::start_patient(0, settings, Patience { handshake: IDLE, idle: IDLE });
+    let server = TestServer::start_patient(
+        0,
+        settings,
+        Patience { handshake: IDLE, idle: IDLE, ..Patience::default() },
+    );
     let _sockets = crowd(&server, 2 * PEERS).await;
     within(async {
         while handshakes_waiting(&server) <= PEERS as u64 / 2 {
@@ -273,7 +281,11 @@ impl Driven {
 /// takes, until [`let_begin`] is called.
 async fn held_up(bounds: Bounds) -> (TestServer, Client, Vec<UdpSocket>) {
     let settings = Settings { handshakes_per_second: 1, bounds, ..Settings::default() };
-    let server = TestServer::start_patient(0, settings, Patience { handshake: IDLE, idle: IDLE });
+    let server = TestServer::start_patient(
+        0,
+        settings,
+        Patience { handshake: IDLE, idle: IDLE, ..Patience::default() },
+    );
     let client = server.client().await;
     let sockets = crowd(&server, PEERS / 2).await;
     until_taken(&client).await;

@@ -49,6 +49,7 @@ mod reservations;
 mod resume;
 mod sessions;
 mod shutdown;
+mod stalled_peers;
 mod statements;
 mod tenant_queues;
 mod vanished;

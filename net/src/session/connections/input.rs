@@ -66,6 +66,8 @@ pub(super) struct Input {
     buffer: Vec<u8>,
     /// Bytes of `buffer` that were consumed.
     taken: usize,
+    /// The number of frames that were consumed.
+    frames: u64,
 }
 
 impl Input {
@@ -84,17 +86,23 @@ impl Input {
     pub(super) fn next(&mut self) -> Result<Option<FrameRef<'_>>, FrameError> {
         let frame = decode_frame(&self.buffer[self.taken..], FRAME_BYTES_MAX)?;
         if let Some(frame) = &frame {
-            self.taken += frame.bytes;
-        }
             frame.header.check_request()?;
+            self.taken += frame.bytes;
+            self.frames += 1;
+        }
         Ok(frame)
+    }
+
+    /// Returns the number of the frame of which a part is there, once there is no complete frame any more.
+    pub(super) fn begun(&self) -> Option<u64> {
+        (self.taken < self.buffer.len()).then_some(self.frames)
     }
 
     /// Frees the memory of a long frame once it was read, so that an idle connection keeps little.
     #[inline]
     pub(super) fn trim(&mut self) {
         if self.taken == self.buffer.len() && self.buffer.capacity() > INPUT_KEPT_BYTES_MAX {
-            *self = Self::default();
+            *self = Self { frames: self.frames, ..Self::default() };
         }
     }
 
@@ -208,6 +216,24 @@ mod tests {
                 })
                 .collect();
             assert_eq!(taken, [vec![], vec![7; 5], vec![7; 300]], "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_has_begun_has_a_number_until_it_is_complete() {
+        let mut frame = Vec::new();
+        encode_frame(Header::default(), &[], &mut frame, |out| out.resize(INPUT_KEPT_BYTES_MAX * 2, 0));
+        let mut input = Input::default();
+        for number in 0..3 {
+            assert_eq!(input.begun(), None);
+            for part in [&frame[..1], &frame[1..30]] {
+                input.extend(&[part]);
+                assert!(input.next().is_ok_and(|frame| frame.is_none()));
+                assert_eq!(input.begun(), Some(number));
+            }
+            input.extend(&[&frame[30..]]);
+            assert!(input.next().is_ok_and(|frame| frame.is_some()));
+            input.trim();
         }
     }
 

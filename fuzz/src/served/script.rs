@@ -1,6 +1,6 @@
 //! The frames that peers send: well-formed requests of every kind, and what a broken or hostile client might send.
 
-use wharf_net::codec::{Extension, FLAG_EXTENSIONS, Header, encode_body, encode_frame};
+use wharf_net::codec::{Extension, FLAG_REPLY, Header, encode_body, encode_frame};
 use wharf_net::protocol::{
     Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, Hello, Kind, Message, MessageVisitor, Resume,
     VERSION_MAX, VERSION_MIN,
@@ -89,7 +89,7 @@ pub(super) fn any_frame(choices: &mut Choices<'_>) -> Vec<u8> {
     let header = Header {
         kind: choices.below(48) as u16,
         // A frame that is marked as a reply ends the connection.
-        flags: if choices.one_in(16) { choices.below(8) as u8 & !FLAG_EXTENSIONS } else { 0 },
+        flags: if choices.below(8) == 7 { FLAG_REPLY } else { 0 },
         version: choices.below(3) as u8,
         sequence: choices.below(256),
         // What a high mark passes is not answered any more.

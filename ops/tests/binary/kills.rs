@@ -6,12 +6,18 @@
 
 #![allow(unreachable_pub, reason = "its items are for the modules of one test")]
 
+#[path = "kills/job_reader.rs"]
+mod job_reader;
+#[path = "kills/jobs.rs"]
+mod jobs;
 #[path = "kills/load.rs"]
 mod load;
 #[path = "kills/oracle.rs"]
 mod oracle;
 #[path = "kills/reader.rs"]
 mod reader;
+#[path = "kills/told.rs"]
+mod told;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,6 +32,7 @@ use crate::harness::{Service, Site, runtime, within};
 use load::World;
 use oracle::Oracle;
 use reader::Seen;
+use told::Told;
 
 /// The kills of a run that does not say how many.
 const KILLS: u64 = 100;
@@ -43,6 +50,9 @@ const TURNS_AFTER: usize = 500;
 /// The modes and numbers of shards, in turns.
 const DURABILITY: [&str; 2] = ["sync", "os"];
 const SHARDS: [&str; 3] = ["1", "4", "2"];
+
+/// Cycles begin as soon as tasks wait, and evicted tasks end soon.
+const SETTINGS: &str = "checkpoint_mib = 1\n[jobs]\ninterval = \"1ms\"\ngrace = \"5ms\"\n";
 
 /// Allocations without a client on one node after which it is cleared.
 const ORPHANS_MAX: usize = 8;
@@ -62,13 +72,15 @@ fn whatever_was_answered_is_there_after_each_kill() {
     );
     let world = Rc::new(World {
         oracle: RefCell::new(Oracle::default()),
+        jobs: RefCell::new(Told::default()),
         rng: RefCell::new(Rng::new(seed)),
         next_node: Cell::new(1),
+        next_job: Cell::new(1),
         left: Cell::new(0),
         replies: Cell::new(0),
     });
     let site = Site::new();
-    let settings = site.write("kills.toml", "checkpoint_mib = 1\n");
+    let settings = site.write("kills.toml", SETTINGS);
     let mut checkpoints = 0;
     let mut told = Books::default();
     for kill in 0..kills {
@@ -94,6 +106,14 @@ fn whatever_was_answered_is_there_after_each_kill() {
         world.replies.get()
     );
     assert!(kills < KILLS || (done > 0 && not_done > 0), "every kill was between requests");
+    let jobs = world.jobs.borrow();
+    let Told { decided: (done, not_done), evicted, succeeded, .. } = *jobs;
+    println!(
+        "{} jobs, {succeeded} tasks succeeded, {evicted} evicted; without a reply: {done} done, {not_done} not done",
+        world.next_job.get() - 1
+    );
+    let is_enough = done > 0 && not_done > 0 && evicted > 0 && succeeded > 0;
+    assert!(kills < KILLS || is_enough, "the kills missed what they were for");
 }
 
 fn serve(site: &Site, settings: &str, start: u64) -> Service {
@@ -106,6 +126,7 @@ fn serve(site: &Site, settings: &str, start: u64) -> Service {
 async fn check(world: &World, service: &Service) {
     let client = service.client().await;
     let seen = whole(world, &client).await;
+    world.jobs.borrow_mut().compare(&seen.jobs);
     world.oracle.borrow_mut().compare(&seen);
     load::check_leases(world, &client).await;
     let crowded = world.oracle.borrow().node_of_orphans(&seen, ORPHANS_MAX);
@@ -115,12 +136,14 @@ async fn check(world: &World, service: &Service) {
     let reply = &reply.replies[0];
     assert_eq!((reply.reason.is_done(), reply.allocations_ended), (true, allocations), "{reply:?}");
     world.oracle.borrow_mut().drop_node(&name, reply.node);
+    world.jobs.borrow_mut().drop_node(reply.node, &seen.jobs);
 }
 
 /// Reads the books. Removals of which only a part was done are asked for again, as their client would.
 async fn whole(world: &World, client: &Client) -> Seen {
+    let over = world.jobs.borrow().over();
     loop {
-        let seen = reader::read(client).await;
+        let seen = reader::read(client, &over).await;
         let halves = world.oracle.borrow().half_removed(&seen);
         if halves.is_empty() {
             return seen;
@@ -144,6 +167,7 @@ fn run_until_killed(world: &Rc<World>, mut service: Service) -> Service {
             let connected: Client = service.client().await;
             if client == 0 && world.oracle.borrow().nodes.is_empty() {
                 within(load::add(world, &connected, load::new_node(world))).await.expect("it is there");
+                within(jobs::add_queues(world, &connected)).await.expect("it is there");
             }
             for worker in 0..WORKERS {
                 let changes_nodes = client == 0 && worker == 0;

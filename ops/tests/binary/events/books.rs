@@ -56,6 +56,7 @@ impl Books {
             "node_version" => self.nodes.get_mut(&node()).expect("a known node").2 = version(),
             "node_removed" => drop(self.nodes.remove(&node())),
             "started" | "kinds" | "bundle" | "group" | "group_removed" | "lease" => {}
+            "queue" | "queue_removed" | "job" | "job_phase" | "job_removed" | "task" => {}
             "session_renewed" | "session_closed" | "session_expired" | "session_evicted" => {}
             other => panic!("an unknown event {other}: {line}"),
         }

@@ -1,5 +1,5 @@
-//! The load: clients that place, release, submit statements, make, grow and remove groups, and change nodes, until the
-//! service is killed.
+//! The load: clients that place, release, submit statements, make, grow and remove groups, work with [jobs] and change
+//! nodes, until the service is killed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -14,11 +14,13 @@ use wharf_net::protocol::{
     PlaceRequest, Reason, RemoveRequest, RenewRequest, StatementRequest, WireGroup,
 };
 
+use super::jobs::{self, GROUPED, PLACED};
 use super::oracle::{Asked, Bundle, GroupKey, Oracle, Single, group_key};
+use super::told::Told;
 use crate::harness::within;
 
 /// One whole unit of a resource on the wire.
-const WHOLE: i64 = 10_000;
+pub const WHOLE: i64 = 10_000;
 
 /// The cores of a node: how many allocations it can hold.
 const CORES: i64 = 24;
@@ -42,9 +44,12 @@ const SINGLES_MAX: usize = 60;
 /// What all workers share.
 pub struct World {
     pub oracle: RefCell<Oracle>,
+    pub jobs: RefCell<Told>,
     pub rng: RefCell<Rng>,
     /// The number for the name of the next node.
     pub next_node: Cell<u64>,
+    /// The number for the name of the next job.
+    pub next_job: Cell<u64>,
     /// Replies until the kill.
     pub left: Cell<u64>,
     /// All replies so far, by what was asked and whether it was done.
@@ -52,7 +57,7 @@ pub struct World {
 }
 
 impl World {
-    fn below(&self, bound: u64) -> u64 {
+    pub fn below(&self, bound: u64) -> u64 {
         self.rng.borrow_mut().below(bound)
     }
 
@@ -66,6 +71,11 @@ impl World {
 
     fn answer(&self, token: u64) {
         self.oracle.borrow_mut().answer(token);
+        self.count();
+    }
+
+    /// Counts a reply.
+    pub fn count(&self) {
         self.replies.set(self.replies.get() + 1);
         self.left.set(self.left.get().saturating_sub(1));
     }
@@ -91,7 +101,11 @@ fn demand(memory: i64, gpu: i64) -> DemandBody {
 /// Works until the connection ends. Only one worker at a time may change nodes.
 pub async fn work(world: Rc<World>, client: Client, changes_nodes: bool) -> Result<(), ClientError> {
     loop {
-        match world.below(if changes_nodes { 24 } else { 18 }) {
+        match world.below(if changes_nodes { 36 } else { 30 }) {
+            18 => jobs::cancel(&world, &client).await?,
+            19 => jobs::change_queue(&world, &client).await?,
+            20..23 => jobs::submit(&world, &client).await?,
+            23..30 => jobs::report(&world, &client).await?,
             0..7 => place(&world, &client).await?,
             7..10 => release(&world, &client).await?,
             10..12 => create(&world, &client).await?,
@@ -99,8 +113,8 @@ pub async fn work(world: Rc<World>, client: Client, changes_nodes: bool) -> Resu
             14 | 15 => grow(&world, &client).await?,
             16 => submit(&world, &client).await?,
             17 => renew(&world, &client).await?,
-            18..20 => drain(&world, &client).await?,
-            20..22 => add_node(&world, &client).await?,
+            30..32 => drain(&world, &client).await?,
+            32..34 => add_node(&world, &client).await?,
             _ => remove_node(&world, &client).await?,
         }
     }
@@ -112,10 +126,12 @@ async fn place(world: &World, client: &Client) -> Result<(), ClientError> {
     }
     let memory = world.memory();
     let gpu = WHOLE / 10 * world.below(3) as i64;
-    let token = world.ask(Asked::Place { memory });
+    let is_in_queue = world.below(4) == 0;
+    let token = world.ask(Asked::Place { memory, is_in_queue });
     let is_leased = world.below(4) == 0;
     let lease = if is_leased { LEASE } else { 0 };
-    let request = PlaceRequest { demand: demand(memory, gpu), lease, ..PlaceRequest::default() };
+    let queue = if is_in_queue { PLACED } else { "" }.to_owned();
+    let request = PlaceRequest { lease, queue, ..request(memory, gpu) };
     let reply = client.place(&request).await?;
     world.answer(token);
     match reply.placed {
@@ -123,10 +139,12 @@ async fn place(world: &World, client: &Client) -> Result<(), ClientError> {
             let id = AllocationId::from(placed.allocation);
             let mut oracle = world.oracle.borrow_mut();
             oracle.meet(id);
-            oracle.singles.insert(id, Single { node: placed.node, memory, is_leased });
+            oracle.singles.insert(id, Single { node: placed.node, memory, is_leased, is_in_queue });
         }
         None => {
-            assert!(matches!(reply.reason.known(), Some(Reason::NoFitNow | Reason::Infeasible)), "{reply:?}")
+            let is_full = matches!(reply.reason.known(), Some(Reason::NoFitNow | Reason::Infeasible));
+            let is_over_cap = is_in_queue && reply.reason.known() == Some(Reason::OverCap);
+            assert!(is_full || is_over_cap, "{reply:?}");
         }
     }
     Ok(())
@@ -160,12 +178,17 @@ async fn place_one_node(world: &World, client: &Client) -> Result<(), ClientErro
     Ok(())
 }
 
-fn pick<T: Clone>(world: &World, of: &[T]) -> Option<T> {
+pub fn pick<T: Clone>(world: &World, of: &[T]) -> Option<T> {
     if of.is_empty() { None } else { Some(of[world.below(of.len() as u64) as usize].clone()) }
 }
 
-fn template(memory: &i64) -> BundleTemplate {
-    let request = PlaceRequest { demand: demand(*memory, 0), ..PlaceRequest::default() };
+/// Returns a request for one core.
+pub fn request(memory: i64, gpu: i64) -> PlaceRequest {
+    PlaceRequest { demand: demand(memory, gpu), ..PlaceRequest::default() }
+}
+
+fn template(memory: i64, queue: &str) -> BundleTemplate {
+    let request = PlaceRequest { queue: queue.to_owned(), ..request(memory, 0) };
     BundleTemplate { request, count: 1 }
 }
 
@@ -180,8 +203,9 @@ async fn create(world: &World, client: &Client) -> Result<(), ClientError> {
         return remove(world, client).await;
     }
     let memory: Vec<i64> = (0..2 + world.below(3)).map(|_| world.memory()).collect();
+    let queue = if world.below(3) == 0 { GROUPED } else { "" };
     let request = CreateGroupRequest {
-        bundles: memory.iter().map(template).collect(),
+        bundles: memory.iter().map(|&memory| template(memory, queue)).collect(),
         strategy: world.below(4) as u8,
         ..CreateGroupRequest::default()
     };
@@ -189,7 +213,7 @@ async fn create(world: &World, client: &Client) -> Result<(), ClientError> {
     let reply = client.create_group(&request).await?;
     world.answer(token);
     let Some(group) = reply.group else {
-        let refused = [Reason::NoFitNow, Reason::Infeasible, Reason::Conflicted];
+        let refused = [Reason::NoFitNow, Reason::Infeasible, Reason::Conflicted, Reason::OverCap];
         assert!(reply.reason.known().is_some_and(|reason| refused.contains(&reason)), "{reply:?}");
         return Ok(());
     };
@@ -231,14 +255,15 @@ async fn grow(world: &World, client: &Client) -> Result<(), ClientError> {
     let memory: Vec<i64> = (0..1 + world.below(2)).map(|_| world.memory()).collect();
     let request = GrowGroupRequest {
         group: WireGroup { incarnation, number, tenant: 0 },
-        bundles: memory.iter().map(template).collect(),
+        bundles: memory.iter().map(|&memory| template(memory, "")).collect(),
         ..GrowGroupRequest::default()
     };
     let token = world.ask(Asked::Grow { group: (incarnation, number), memory: memory.clone() });
     let reply = client.grow_group(&request).await?;
     world.answer(token);
     let Some(group) = reply.group else {
-        let refused = [Reason::NoFitNow, Reason::Infeasible, Reason::Conflicted, Reason::GroupBusy];
+        let refused =
+            [Reason::NoFitNow, Reason::Infeasible, Reason::Conflicted, Reason::GroupBusy, Reason::OverCap];
         assert!(reply.reason.known().is_some_and(|reason| refused.contains(&reason)), "{reply:?}");
         return Ok(());
     };
@@ -289,7 +314,7 @@ async fn submit(world: &World, client: &Client) -> Result<(), ClientError> {
         assert_eq!(placed.node, node, "{reply:?}");
         let id = AllocationId::from(placed.allocation);
         oracle.meet(id);
-        oracle.singles.insert(id, Single { node, memory, is_leased: false });
+        oracle.singles.insert(id, Single { node, memory, is_leased: false, is_in_queue: false });
     }
     Ok(())
 }

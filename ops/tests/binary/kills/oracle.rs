@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wharf_core::ids::{AllocationId, TenantId};
+use wharf_core::ids::{AllocationId, GroupId, Incarnation, TenantId};
 use wharf_net::protocol::{NODE_DRAINING, WireGroup};
 
+use super::jobs::{ALL, GROUPED, PLACED};
 use super::reader::{Seen, SeenGroup, SeenNode};
 
 /// A group, as a key.
@@ -18,11 +19,17 @@ pub fn group_key(group: WireGroup) -> GroupKey {
     (group.incarnation, group.number)
 }
 
+/// Returns whether a queue is charged for a group.
+fn is_in_queue((incarnation, number): GroupKey) -> bool {
+    GroupId { incarnation: Incarnation(incarnation), number, tenant: TenantId::OPERATOR }.is_in_queue()
+}
+
 /// A request that has no reply yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     Place {
         memory: i64,
+        is_in_queue: bool,
     },
     Release {
         allocation: AllocationId,
@@ -59,6 +66,16 @@ pub struct Single {
     pub node: u64,
     pub memory: i64,
     pub is_leased: bool,
+    /// A queue is charged for it.
+    pub is_in_queue: bool,
+}
+
+/// An allocation that exists although no client was told of it.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    node: u64,
+    memory: i64,
+    is_in_queue: bool,
 }
 
 /// A bundle of a group: its allocation, its node and its memory.
@@ -74,8 +91,7 @@ pub struct Oracle {
     pub nodes: BTreeMap<String, bool>,
     pub singles: BTreeMap<AllocationId, Single>,
     pub groups: BTreeMap<GroupKey, Vec<Bundle>>,
-    /// Allocations that exist although no client was told of them: node and memory.
-    orphans: Vec<(u64, i64)>,
+    orphans: Vec<Orphan>,
     /// Every id that a client was ever told.
     ids: BTreeSet<AllocationId>,
     under_way: BTreeMap<Token, Asked>,
@@ -151,6 +167,7 @@ impl Oracle {
         }
         let lost = self.singles.iter().find(|(_, single)| !there.contains(&single.node));
         assert!(lost.is_none(), "{lost:?} was on a node that is gone");
+        self.compare_charges(seen);
         // What is still under way was not done.
         self.decided.1 += self.under_way.len() as u64;
         self.under_way.clear();
@@ -241,7 +258,7 @@ impl Oracle {
         let bundles =
             seen.groups.iter().flat_map(|group| &group.bundles).filter(|bundle| bundle.1 == node.id);
         let mut memory = node.memory;
-        let mut count = i64::from(node.allocations);
+        let mut count = i64::from(node.allocations) - seen.jobs.on_node(node.id);
         for bundle in bundles {
             memory -= bundle.2;
             count -= 1;
@@ -253,8 +270,8 @@ impl Oracle {
                 |asked| if let Asked::Release { allocation } = asked { Some(*allocation) } else { None },
             )
             .collect();
-        for (_, of_orphan) in self.orphans.iter().filter(|(on, _)| *on == node.id) {
-            memory -= of_orphan;
+        for orphan in self.orphans.iter().filter(|orphan| orphan.node == node.id) {
+            memory -= orphan.memory;
             count -= 1;
         }
         let of_node = || self.singles.iter().filter(|(_, single)| single.node == node.id);
@@ -268,7 +285,7 @@ impl Oracle {
             .map(|(&id, single)| (Undecided::Kept(id), single.memory))
             .collect();
         open.extend(self.under_way.iter().filter_map(|(&token, asked)| match asked {
-            Asked::Place { memory } => Some((Undecided::Placed(token), *memory)),
+            Asked::Place { memory, .. } => Some((Undecided::Placed(token), *memory)),
             _ => None,
         }));
         for (&token, asked) in &self.under_way {
@@ -278,7 +295,8 @@ impl Oracle {
                     Some(true) => {
                         memory -= of_part;
                         count -= 1;
-                        self.orphans.push((node.id, of_part));
+                        let (node, memory) = (node.id, of_part);
+                        self.orphans.push(Orphan { node, memory, is_in_queue: false });
                     }
                     Some(false) => {}
                     None => open.push((Undecided::Part(token), of_part)),
@@ -292,17 +310,46 @@ impl Oracle {
         self.decide_books(node.id, &open, &subset);
     }
 
+    /// Compares what queues are charged for with what there is: tasks, direct placements and groups.
+    fn compare_charges(&self, seen: &Seen) {
+        let placed = self.singles.values().filter(|single| single.is_in_queue).map(|single| single.memory);
+        let placed: Vec<i64> = placed
+            .chain(self.orphans.iter().filter(|orphan| orphan.is_in_queue).map(|orphan| orphan.memory))
+            .collect();
+        let in_queue = seen.groups.iter().filter(|group| is_in_queue(group.key));
+        let grouped: Vec<i64> = in_queue.flat_map(|group| &group.bundles).map(|bundle| bundle.2).collect();
+        let mut all = (0, 0);
+        for queue in seen.jobs.queues.iter().filter(|queue| queue.name != ALL) {
+            let of_queue = seen.jobs.jobs.iter().filter(|job| job.queue == queue.name);
+            let tasks = of_queue.flat_map(|job| &job.tasks).filter(|task| task.node.is_some()).count();
+            let direct: &[i64] = match queue.name.as_str() {
+                PLACED => &placed,
+                GROUPED => &grouped,
+                _ => &[],
+            };
+            let charged = (tasks + direct.len(), direct.iter().sum::<i64>());
+            let told = (queue.cores, queue.memory, queue.allocations, queue.direct as usize);
+            let expected = (charged.0 as i64, charged.1, charged.0 as u64, direct.len());
+            assert_eq!(told, expected, "{queue:?} is charged for something else: {:?}", seen.jobs);
+            all = (all.0 + charged.0, all.1 + charged.1);
+        }
+        let parent = seen.jobs.queues.iter().find(|queue| queue.name == ALL);
+        let told = parent.map_or((0, 0), |queue| (queue.allocations as usize, queue.memory));
+        assert_eq!(told, all, "the sums of {parent:?}");
+    }
+
     fn decide_books(&mut self, node: u64, open: &[(Undecided, i64)], subset: &[bool]) {
         for (&(undecided, memory), &is_there) in open.iter().zip(subset) {
             match undecided {
                 Undecided::Placed(token) if is_there => {
-                    self.under_way.remove(&token);
+                    let asked = self.under_way.remove(&token);
+                    let is_in_queue = matches!(asked, Some(Asked::Place { is_in_queue: true, .. }));
                     self.decided.0 += 1;
-                    self.orphans.push((node, memory));
+                    self.orphans.push(Orphan { node, memory, is_in_queue });
                 }
                 Undecided::Part(token) => {
                     self.statements.insert(token, is_there);
-                    self.orphans.extend(is_there.then_some((node, memory)));
+                    self.orphans.extend(is_there.then_some(Orphan { node, memory, is_in_queue: false }));
                 }
                 Undecided::Kept(id) if !is_there => {
                     self.done(|asked| *asked == Asked::Release { allocation: id });
@@ -316,7 +363,7 @@ impl Oracle {
     /// Returns a node that has nothing but allocations, many of which no client knows, and how many it has.
     pub fn node_of_orphans(&self, seen: &Seen, most: usize) -> Option<(String, u32)> {
         let is_free = |id: u64| self.groups.values().flatten().all(|bundle| bundle.1 != id);
-        let orphans = |id: u64| self.orphans.iter().filter(|(on, _)| *on == id).count();
+        let orphans = |id: u64| self.orphans.iter().filter(|orphan| orphan.node == id).count();
         let found = seen.nodes.iter().find(|node| is_free(node.id) && orphans(node.id) > most);
         found.map(|node| (node.name.clone(), node.allocations))
     }
@@ -324,7 +371,7 @@ impl Oracle {
     /// Notes that a node is removed with all that it had.
     pub fn drop_node(&mut self, name: &str, id: u64) {
         self.nodes.remove(name);
-        self.orphans.retain(|(on, _)| *on != id);
+        self.orphans.retain(|orphan| orphan.node != id);
         self.singles.retain(|_, single| single.node != id);
     }
 }
@@ -361,15 +408,16 @@ fn the_oracle_finds_what_is_lost_and_what_is_doubled() {
     };
     let seen = |allocations, memory| Seen {
         nodes: vec![SeenNode { id: 1, name: "a".to_owned(), state: 1, allocations, memory }],
-        groups: Vec::new(),
+        ..Seen::default()
     };
+    let single = |memory| Single { node: 1, memory, is_leased: false, is_in_queue: false };
     let told = || {
         let mut oracle = Oracle::default();
         oracle.nodes.insert("a".to_owned(), false);
-        oracle.singles.insert(id(1), Single { node: 1, memory: 10, is_leased: false });
-        oracle.singles.insert(id(2), Single { node: 1, memory: 200, is_leased: false });
+        oracle.singles.insert(id(1), single(10));
+        oracle.singles.insert(id(2), single(200));
         oracle.ask(Asked::Release { allocation: id(2) });
-        oracle.ask(Asked::Place { memory: 3000 });
+        oracle.ask(Asked::Place { memory: 3000, is_in_queue: false });
         oracle
     };
     for (allocations, memory, decided) in
@@ -399,7 +447,7 @@ fn the_oracle_finds_half_statements_and_half_growth() {
     };
     let seen = |first, second| Seen {
         nodes: vec![node(1, u32::from(first > 0), first), node(2, u32::from(second > 0), second)],
-        groups: Vec::new(),
+        ..Seen::default()
     };
     for (first, second, decided) in [(0, 0, (0, 1)), (10, 200, (1, 0))] {
         let mut oracle = told();
@@ -416,7 +464,7 @@ fn the_oracle_finds_half_statements_and_half_growth() {
     // A node of the statement is gone, so nothing of it may be there.
     let mut gone = told();
     gone.nodes.remove("node-2");
-    let alone = |memory| Seen { nodes: vec![node(1, u32::from(memory > 0), memory)], groups: Vec::new() };
+    let alone = |memory| Seen { nodes: vec![node(1, u32::from(memory > 0), memory)], ..Seen::default() };
     gone.compare(&alone(0));
     assert_eq!(gone.decided, (0, 1));
 
@@ -433,6 +481,7 @@ fn the_oracle_finds_half_statements_and_half_growth() {
         Seen {
             nodes: vec![node(1, count as u32, memory)],
             groups: vec![SeenGroup { key, is_whole: true, bundles }],
+            ..Seen::default()
         }
     };
     let told = || {

@@ -1,5 +1,8 @@
 //! Reads the books of a service over the wire, independently of the load.
 
+use std::collections::BTreeSet;
+use std::time::Instant;
+
 use wharf_core::ids::AllocationId;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
@@ -7,11 +10,13 @@ use wharf_net::protocol::{
     WireGroup,
 };
 
+use super::job_reader::{self, SeenJobs};
+use super::load::WHOLE;
 use super::oracle::{Bundle, GroupKey, group_key};
-use crate::harness::within;
+use crate::harness::{PATIENCE, within};
 
 /// A node as the service lists it, with the books of its memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenNode {
     pub id: u64,
     pub name: String,
@@ -30,34 +35,43 @@ pub struct SeenGroup {
 }
 
 /// The books of a service.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     pub nodes: Vec<SeenNode>,
     pub groups: Vec<SeenGroup>,
+    pub jobs: SeenJobs,
 }
 
-/// Reads everything. The service checks its invariants too. A start may place bundles again, so the books are read until
-/// nothing changes meanwhile.
-pub async fn read(client: &Client) -> Seen {
-    let seen = loop {
-        let before = groups(client).await;
-        let nodes = nodes(client).await;
-        if let Some(nodes) = nodes
-            && before == groups(client).await
+/// Reads everything. The service checks its invariants too. A start may place bundles again, and cycles place and evict
+/// tasks, so the books are read until nothing changes meanwhile. The tasks of jobs that are `over` are left out.
+pub async fn read(client: &Client, over: &BTreeSet<u64>) -> Seen {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let before = read_once(client, over).await;
+        let status = within(client.status(&StatusRequest { audit: true })).await;
+        let status = status.expect("the service checks its books");
+        let allocations: u64 = status.shards.iter().map(|shard| shard.allocations).sum();
+        let after = read_once(client, over).await;
+        if let Some(seen) = &before
+            && before == after
+            && status.books_hash.is_some()
         {
-            break Seen { nodes, groups: before };
+            let listed: u64 = seen.nodes.iter().map(|node| u64::from(node.allocations)).sum();
+            assert_eq!(allocations, listed, "allocations of all shards and of all nodes");
+            return seen.clone();
         }
-    };
-    let status =
-        within(client.status(&StatusRequest { audit: true })).await.expect("the service checks its books");
-    assert!(status.books_hash.is_some(), "nothing changed during the check");
-    let allocations: u64 = status.shards.iter().map(|shard| shard.allocations).sum();
-    let listed: u64 = seen.nodes.iter().map(|node| u64::from(node.allocations)).sum();
-    assert_eq!(allocations, listed, "allocations of all shards and of all nodes");
-    seen
+        assert!(Instant::now() < deadline, "the books do not come to rest: {before:?}, then {after:?}");
+    }
 }
 
-/// Returns nothing if the books of a node changed after the list.
+/// Returns nothing if something is on its way.
+async fn read_once(client: &Client, over: &BTreeSet<u64>) -> Option<Seen> {
+    let jobs = job_reader::read(client, over).await?;
+    let groups = groups(client).await;
+    Some(Seen { nodes: nodes(client).await?, groups, jobs })
+}
+
+/// Returns nothing if the books of a node changed after the list, or something is undecided.
 async fn nodes(client: &Client) -> Option<Vec<SeenNode>> {
     let mut nodes = Vec::new();
     let mut request = ListRequest { after: 0, limit: 100 };
@@ -71,10 +85,15 @@ async fn nodes(client: &Client) -> Option<Vec<SeenNode>> {
             if books.allocations != node.allocations {
                 return None;
             }
-            let memory = books.resources.iter().find(|book| book.name == "memory").expect("it has memory");
+            let book = |name: &str| books.resources.iter().find(|book| book.name == name).expect("it has it");
+            let [cpu, memory] = ["cpu", "memory"].map(book);
             let in_use = memory.allocated + memory.held + memory.releasing;
             assert_eq!(memory.total, memory.available + in_use, "{memory:?}");
-            assert_eq!(memory.held, 0, "nothing is undecided after a start: {memory:?}");
+            // Everything that the load asks for has one core. Statements of cycles may be undecided.
+            if cpu.held + cpu.releasing > 0 || memory.held > 0 {
+                return None;
+            }
+            assert_eq!(cpu.allocated, i64::from(node.allocations) * WHOLE, "{books:?}");
             nodes.push(SeenNode {
                 id: node.id,
                 name: node.body.name,

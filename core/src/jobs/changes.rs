@@ -238,6 +238,7 @@ impl Jobs {
         }
         self.skip_ids(next_job);
         self.resume_endings();
+        self.measure_again();
         self.adopt_pasts(past, now)
     }
 

@@ -36,7 +36,8 @@ pub struct Task {
     pub since: Time,
     /// Since when it holds capacity, also while this is being released. `None`: it holds none.
     pub started: Option<Time>,
-    /// When it was bound, also while it is being released. `None`: its run time is not being counted.
+    /// When it was bound, also while it is being released, and after it has succeeded where it ran. `None`: its run time is
+    /// not being counted, and was not.
     pub bound: Option<Time>,
     /// What a policy does later, if what it reacts to lasts.
     pub delayed: Option<Delayed>,

@@ -32,7 +32,7 @@ pub struct TaskRecord {
     pub since: Time,
     /// Since when it holds capacity.
     pub started: Option<Time>,
-    /// When it was bound, also while it is being released.
+    /// When it was bound, also while it is being released, and after it has succeeded where it ran.
     pub bound: Option<Time>,
     /// What a policy does later, if what it reacts to lasts.
     pub delayed: Option<Delayed>,

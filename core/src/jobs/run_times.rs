@@ -5,8 +5,10 @@
 //! users state (Tsafrir, Etsion and Feitelson, "Backfilling Using System-Generated Predictions Rather than User Runtime
 //! Estimates", IEEE TPDS 18(6), 2007).
 //!
-//! Only plans of nodes use these predictions. A cycle ends what exceeds its run time, so it goes by what is stated. The
-//! measured times are not durable: a service that was just started begins to measure.
+//! Only plans of nodes use these predictions. A cycle ends what exceeds its run time, so it goes by what is stated.
+//!
+//! The record of a task that has succeeded says when it was bound and when it ended. So a start measures again what has
+//! succeeded in the jobs that are kept, and nothing else is recorded.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -119,6 +121,29 @@ impl Jobs {
         }
         let key = self.run_time_key(spec, before);
         self.run_times.note(key, now.nanos_since(bound));
+    }
+
+    /// Measures again what has succeeded before this start, in the jobs that are kept.
+    pub(super) fn measure_again(&mut self) {
+        // The last two of each kind: when they ended, and how long they had run.
+        let mut last: BTreeMap<RunTimeKey, Vec<(Time, TaskId, u64)>> = BTreeMap::new();
+        for (id, job) in self.jobs().filter(|(_, job)| !job.spec().is_direct) {
+            let succeeded = (0..).zip(job.tasks()).filter(|(_, task)| task.state == TaskState::Succeeded);
+            for (index, task) in succeeded {
+                let Some(bound) = task.bound else { continue };
+                let of_kind = last.entry(self.run_time_key(job.spec(), task)).or_default();
+                of_kind.push((task.since, TaskId { job: id, index }, task.since.nanos_since(bound)));
+                if of_kind.len() > 2 {
+                    of_kind.sort_unstable();
+                    of_kind.remove(0);
+                }
+            }
+        }
+        let with_kind =
+            |(key, of_kind): (RunTimeKey, Vec<_>)| of_kind.into_iter().map(move |one| (one, key.clone()));
+        let mut all: Vec<((Time, TaskId, u64), RunTimeKey)> = last.into_iter().flat_map(with_kind).collect();
+        all.sort_unstable();
+        all.into_iter().for_each(|((.., nanos), key)| self.run_times.note(key, nanos));
     }
 
     /// Returns the measured run times.
@@ -235,6 +260,37 @@ mod tests {
         assert_eq!(jobs.run_times().expected_end(&jobs, next, Time(0), Time(0)), Some(Time(100)));
     }
 
+    /// Starts again with what is recorded.
+    fn again(jobs: &Jobs) -> Jobs {
+        let mut again = Jobs::new();
+        again.adopt(jobs.record(), Time(2_000)).unwrap();
+        again.check().unwrap();
+        assert_eq!(again.record(), jobs.record());
+        again
+    }
+
+    #[test]
+    fn a_start_measures_what_has_succeeded_before() {
+        let mut jobs = Jobs::new();
+        let queue = jobs.add_queue(QueueSpec::new("q")).unwrap();
+        let waits = submit(&mut jobs, queue, ("u", "w"), None);
+        let other = submit(&mut jobs, queue, ("v", "w"), None);
+        // Those that ended last were submitted first.
+        let ran: Vec<TaskId> = (0..5).map(|_| submit(&mut jobs, queue, ("u", "w"), None)).collect();
+        for (&id, (bound, end)) in ran.iter().zip([(10, 500), (300, 400), (10, 110), (0, 90)]) {
+            run(&mut jobs, id, (bound, end), TaskState::Succeeded);
+        }
+        run(&mut jobs, ran[4], (10, 600), TaskState::Releasing);
+        jobs.set(ran[4], TaskState::Succeeded, None, Time(601));
+        let restarted = submit(&mut jobs, queue, ("v", "w"), None);
+        run(&mut jobs, restarted, (10, 600), TaskState::Succeeded);
+        jobs.set(restarted, TaskState::Pending, None, Time(610));
+        let again = again(&jobs);
+        let end = |id| again.run_times().expected_end(&again, id, Time(0), Time(0));
+        assert_eq!(end(waits), Some(Time((490 + 100) / 2)));
+        assert_eq!(end(other), None, "what runs again has not ended");
+    }
+
     #[test]
     fn tasks_that_succeed_are_measured_by_queue_user_and_role() {
         let mut jobs = Jobs::new();
@@ -257,6 +313,8 @@ mod tests {
         let end = |id, now| jobs.run_times().expected_end(&jobs, id, Time(1_000), Time(now));
         assert_eq!(end(same, 1_000), Some(Time(1_100)));
         assert_eq!(others.map(|id| end(id, 1_000)), [None; 4]);
+        let again = again(&jobs);
+        assert_eq!(again.run_times().by_key, jobs.run_times().by_key);
         // It has run for longer than expected.
         assert_eq!(end(same, 1_099), Some(Time(1_100)));
         assert_eq!([1_100, 1_199].map(|now| end(same, now)), [Some(Time(1_200)); 2]);

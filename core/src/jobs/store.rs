@@ -455,6 +455,8 @@ impl Jobs {
         task.bound = match state {
             _ if state.is_bound() => task.bound.or(Some(now)),
             TaskState::Releasing | TaskState::Unknown => task.bound,
+            // So how long it has run is known after a restart, too. What was being evicted has ended early.
+            TaskState::Succeeded if before.state != TaskState::Releasing => task.bound,
             _ => None,
         };
         if node.is_none() {

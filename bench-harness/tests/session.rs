@@ -13,9 +13,13 @@ fn each_row_is_measured() {
         assert!(row.seconds >= row.deciding_seconds, "{row}");
         assert!(row.pending > 0 && row.nodes > 0 && row.queues > 0, "{row}");
     }
-    let fairness = rows.iter().find_map(|row| row.fairness).expect("the row has it");
-    assert!(fairness.evictions_useful > 0, "{fairness:?}");
-    assert_eq!(fairness.evictions_wasted, 0, "{fairness:?}");
+    let of_rules: Vec<_> = rows.iter().filter_map(|row| Some((row.name, row.fairness?))).collect();
+    assert_eq!(of_rules.len(), 4, "a row for each rule");
+    for (name, fairness) in of_rules {
+        println!("{name}: {fairness:?}");
+        assert!(fairness.evictions_useful > 0, "{name}: {fairness:?}");
+        assert_eq!(fairness.evictions_wasted, 0, "{name}: {fairness:?}");
+    }
     let json = serde_json::to_value(&rows[0]).expect("a row is JSON");
     for field in ["name", "nodes", "running", "pending", "queues", "seconds"] {
         assert!(json.get(field).is_some(), "{field}");

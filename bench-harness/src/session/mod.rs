@@ -21,9 +21,10 @@ use wharf_core::resource::{Amount, Demand};
 
 use crate::process::Process;
 pub use fairness::Fairness;
+use fairness::Rule;
 
 /// The names of the rows, in order.
-pub const ROWS: [&str; 13] = [
+pub const ROWS: [&str; 16] = [
     "whole",
     "change",
     "hard",
@@ -37,9 +38,12 @@ pub const ROWS: [&str; 13] = [
     "preempt-1000",
     "reclaim-1000",
     "fairness",
+    "fairness-capacity",
+    "fairness-drf",
+    "fairness-starve",
 ];
 
-/// The virtual time of the row `fairness`, in seconds.
+/// The virtual time of the rows `fairness…`, in seconds.
 const FAIRNESS_SECONDS: u32 = 600;
 
 /// Which rows to measure, and at which size.
@@ -121,7 +125,7 @@ pub struct SessionRow {
 
 impl SessionRow {
     /// The head of the table.
-    pub const HEAD: &str = "row            nodes    running  pending queues  placed evicted    seconds   deciding  per second   memory";
+    pub const HEAD: &str = "row                 nodes    running  pending queues  placed evicted    seconds   deciding  per second   memory";
 }
 
 impl fmt::Display for SessionRow {
@@ -129,7 +133,7 @@ impl fmt::Display for SessionRow {
         let rate = self.per_second.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
         write!(
             f,
-            "{:<12} {:>7} {:>10} {:>8} {:>6} {:>7} {:>7} {:>10.4} {:>10.4} {rate:>11} {:>4} MiB",
+            "{:<17} {:>7} {:>10} {:>8} {:>6} {:>7} {:>7} {:>10.4} {:>10.4} {rate:>11} {:>4} MiB",
             self.name,
             self.nodes,
             self.running,
@@ -196,8 +200,8 @@ pub fn run(
     if wants("reclaim-1000") {
         add(vec![rows::reclaim(scale)?]);
     }
-    if wants("fairness") {
-        add(vec![fairness::fairness(scale, FAIRNESS_SECONDS)?]);
+    for rule in Rule::ALL.into_iter().filter(|rule| wants(rule.row())) {
+        add(vec![fairness::fairness(rule, scale, FAIRNESS_SECONDS)?]);
     }
     Ok(all)
 }

@@ -238,8 +238,8 @@ impl Sharer {
     }
 }
 
-/// Checks that no job lacks a whole task of the part of its share below which it starves, and no queue one for each of its
-/// jobs of its guarantee, unless no job may give one.
+/// Checks that no job lacks a whole task of the part of its share below which it starves, unless no job may give one. Nor
+/// does a queue lack a task of its guarantee for each of its jobs that wait.
 fn nobody_starves(bed: &Bed, sharers: &[Sharer], below: i64, size: i64) {
     let giver_to = |queue: QueueId, is: &dyn Fn(&Sharer) -> bool| {
         sharers.iter().find(|sharer| is(sharer) && sharer.gives(bed, size, queue)).map(|sharer| sharer.job)

@@ -295,8 +295,7 @@ impl Oracle {
                     Some(true) => {
                         memory -= of_part;
                         count -= 1;
-                        let (node, memory) = (node.id, of_part);
-                        self.orphans.push(Orphan { node, memory, is_in_queue: false });
+                        self.orphans.push(Orphan { node: node.id, memory: of_part, is_in_queue: false });
                     }
                     Some(false) => {}
                     None => open.push((Undecided::Part(token), of_part)),

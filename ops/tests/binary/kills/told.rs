@@ -413,8 +413,8 @@ fn requests_about_jobs_without_a_reply_are_decided_either_way() {
     const RUNS: u8 = wharf_net::protocol::JOB_RUNNING;
     let asked = || {
         let mut told = told(true);
-        let (index, allocation) = (0, allocation(1));
-        told.ask(AskedJobs::Report { job: 1, index, allocation, state: TASK_SUCCEEDED });
+        let allocation = allocation(1);
+        told.ask(AskedJobs::Report { job: 1, index: 0, allocation, state: TASK_SUCCEEDED });
         told.ask(AskedJobs::Cancel { job: 1 });
         told
     };

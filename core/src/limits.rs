@@ -284,6 +284,12 @@ pub const EXPLAIN_UNITS_PER_ROUND: u64 = 1 << 12;
 pub const WAITING_FOR_CAP_LOOKED_AT_MAX: usize = 1 << 10;
 /// The largest number of queues.
 pub const QUEUES_MAX: usize = 10_000;
+/// The largest number of priority classes. All of them fit one message.
+pub const PRIORITY_CLASSES_MAX: usize = 1_000;
+/// The most bytes of the name of a priority class.
+pub const CLASS_NAME_BYTES_MAX: usize = 64;
+/// The most bytes of the description of a priority class.
+pub const CLASS_DESCRIPTION_BYTES_MAX: usize = 256;
 /// The time between the beginnings of two cycles, in ns, unless nothing has changed.
 pub const CYCLE_INTERVAL_NS_DEFAULT: u64 = 100_000_000;
 /// The largest number of levels of queues below the root.

@@ -26,6 +26,9 @@ const TEXTS: [&str; 10] =
 /// The queues that a service with jobs begins with.
 pub(crate) const QUEUES: [&str; 2] = ["n0", "n1"];
 
+/// The priority class that a service with jobs begins with.
+pub(crate) const CLASS: &str = "n0";
+
 /// What the peers of a run know. Bodies name it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
@@ -152,6 +155,9 @@ impl Draw<'_, '_> {
                 self.is_in_queue = true;
                 self.queue()
             }
+            // Most name none, so that most jobs are right.
+            "priority_class" if !self.choices.one_in(16) => String::new(),
+            "priority_class" => (*self.choices.pick(&[CLASS, CLASS, "n1"])).to_owned(),
             "tier" if self.known.has_jobs => (*self.choices.pick(&["", "rack", "zone"])).to_owned(),
             "parent" if self.known.has_jobs && !self.choices.one_in(8) => String::new(),
             "queue" | "identity" | "external_id" | "resource" if !self.choices.one_in(16) => String::new(),

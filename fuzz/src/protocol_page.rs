@@ -17,9 +17,9 @@ fn limit(name: &str) -> Option<u64> {
         ($($name:ident)*) => { match name { $(stringify!($name) => Some(limits::$name as u64),)* _ => None } };
     }
     values! {
-        CANDIDATES_MAX CUSTOM_RESOURCES_MAX DOMAIN_PATH_BYTES_MAX FALLBACK_SELECTORS_MAX FLOORS_MAX GPU_INSTANCES_MAX GROUP_BUNDLES_MAX
+        CANDIDATES_MAX CLASS_DESCRIPTION_BYTES_MAX CLASS_NAME_BYTES_MAX CUSTOM_RESOURCES_MAX DOMAIN_PATH_BYTES_MAX FALLBACK_SELECTORS_MAX FLOORS_MAX GPU_INSTANCES_MAX GROUP_BUNDLES_MAX
         JOB_POLICIES_MAX LABELS_MAX NAME_BYTES_MAX NODES_PER_MESSAGE_MAX NODE_TYPES_MAX
-        PLACEMENTS_PER_MESSAGE_MAX PREFERRED_NODES_MAX PREFERRED_SELECTORS_MAX
+        PLACEMENTS_PER_MESSAGE_MAX PREFERRED_NODES_MAX PREFERRED_SELECTORS_MAX PRIORITY_CLASSES_MAX
         QUEUE_USERS_SHOWN_MAX RESOURCE_KINDS_MAX SELECTOR_TERMS_MAX SHARDS_MAX UNIT_INSTANCES_MAX USER_BYTES_MAX
     }
 }
@@ -214,7 +214,18 @@ pub fn protocol_page(protocol: &Path, page: &str) -> io::Result<String> {
     for file in
         ["bounded", "mod", "message", "place", "preference", "node", "agent", "books", "reservation", "group"]
             .into_iter()
-            .chain(["statement", "follow", "event", "status", "export", "lease", "job", "explain", "plan"])
+            .chain([
+                "statement",
+                "follow",
+                "event",
+                "status",
+                "export",
+                "lease",
+                "job",
+                "priority_class",
+                "explain",
+                "plan",
+            ])
     {
         tables.read(&std::fs::read_to_string(protocol.join(file).with_extension("rs"))?)?;
     }

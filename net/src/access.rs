@@ -415,14 +415,8 @@ mod tests {
 
     fn tenant(id: u16, requests_per_second: Option<u32>) -> TenantLimits {
         let id = TenantId(id);
-        TenantLimits {
-            name: format!("t{}", id.0),
-            id,
-            requests_per_second,
-            in_flight_max: None,
-            owners: vec![],
-            queue: None,
-        }
+        let name = format!("t{}", id.0);
+        TenantLimits { name, id, requests_per_second, in_flight_max: None, owners: vec![], queue: None }
     }
 
     fn settings(limits: TenantLimits) -> AccessSettings {
@@ -483,6 +477,7 @@ mod tests {
             "group_status",
             "list_groups",
             "list_queues",
+            "list_priority_classes",
             "job_status",
             "list_jobs",
             "explain_job",
@@ -498,6 +493,8 @@ mod tests {
             "export",
             "set_queue",
             "remove_queue",
+            "set_priority_class",
+            "remove_priority_class",
         ];
         let agents = ["report", "heartbeat"];
         let mut known = 0;

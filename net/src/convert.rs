@@ -49,6 +49,8 @@ pub(crate) use leases::session_renewed;
 pub use leases::{lease_lasts, renewed_body};
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
+mod priority_classes;
+pub use priority_classes::{asked_priorities, priority_class, priority_class_body};
 mod preferences;
 pub use preferences::{taints, wire_taints};
 mod reservations;
@@ -76,7 +78,6 @@ use wharf_core::resource::{
     Amount, Demand, GpuAssignment, GpuRequest, RegistryFull, ResourceKind, ResourceRegistry, UnitAssignments,
     check_unit_request, check_unit_total,
 };
-
 use wharf_core::router::Verdict;
 use wharf_core::shard::NodeRejection;
 

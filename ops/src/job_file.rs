@@ -12,6 +12,7 @@ use wharf_core::jobs::{JobPolicy, ParseTaskEventError, PolicyAction, TaskEvent, 
 use wharf_core::limits::{JOB_MAX_RETRY_DEFAULT, USER_BYTES_MAX};
 use wharf_core::resource::Amount;
 
+use crate::class_file::ClassesFile;
 use crate::line_error::LineError;
 use crate::terms::{SelectorFile, TolerationFile};
 use crate::units;
@@ -79,7 +80,7 @@ pub(crate) struct QueueFile {
     pub(crate) allocations_max: Option<u32>,
 }
 
-fn yes() -> bool {
+pub(crate) fn yes() -> bool {
     true
 }
 
@@ -461,29 +462,12 @@ impl JobFile {
     }
 }
 
-/// Returns a priority by its class or number.
-pub(crate) fn priority(
-    file: Option<&PriorityFile>,
-    classes: &BTreeMap<String, i32>,
-    otherwise: i32,
-    place: Location,
-) -> Result<i32, LineError> {
-    match file {
-        None => Ok(otherwise),
-        Some(PriorityFile::Number(number)) => Ok(*number),
-        Some(PriorityFile::Class(class)) => classes.get(class).copied().ok_or_else(|| {
-            let message = format!("there is no priority class `{class}`: add it to `priority_classes`");
-            LineError::at(place, message)
-        }),
-    }
-}
-
-/// Queues and jobs to be submitted.
+/// Priority classes, queues and jobs to be submitted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JobsFile {
     #[serde(default)]
-    pub(crate) priority_classes: BTreeMap<String, i32>,
+    pub(crate) priority_classes: ClassesFile,
     #[serde(default)]
     pub(crate) queues: Vec<QueueFile>,
     #[serde(default)]

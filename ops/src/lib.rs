@@ -19,6 +19,7 @@
 pub mod agent;
 pub mod audit;
 pub mod certs;
+mod class_file;
 pub mod cli;
 pub mod config;
 mod cycle_file;

@@ -9,6 +9,7 @@ use wharf_core::limits::LAUNCHES_DEFAULT;
 use wharf_core::node::Taints;
 use wharf_net::convert::taints as checked_taints;
 
+use crate::class_file::ClassesFile;
 use crate::cycle_file::ConfigFile;
 use crate::job_file::{AmountsFile, JobFile, Memory, Name, Nanos, Quantity, QueueFile, TIME_MAX_NS, one};
 use crate::line_error::LineError;
@@ -27,7 +28,7 @@ pub(crate) struct PlanFile {
     #[serde(default)]
     pub(crate) config: ConfigFile,
     #[serde(default)]
-    pub(crate) priority_classes: BTreeMap<String, i32>,
+    pub(crate) priority_classes: ClassesFile,
     #[serde(default)]
     pub(crate) nodes: Vec<NodeFile>,
     #[serde(default)]

@@ -47,6 +47,8 @@ mod memory;
 mod metrics;
 #[path = "binary/plans.rs"]
 mod plans;
+#[path = "binary/priority_classes.rs"]
+mod priority_classes;
 #[path = "binary/reload.rs"]
 mod reload;
 #[path = "binary/reservations.rs"]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::past::PastKey;
 use super::{
-    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, JobsTable, PastRecord, QueueId, QueueRecord,
-    QueueSpec, Task, TaskId, TaskRecord, TaskState,
+    JobId, JobRecord, JobSpec, Jobs, JobsChange, JobsRecord, JobsTable, PastRecord, PriorityClass, QueueId,
+    QueueRecord, QueueSpec, Task, TaskId, TaskRecord, TaskState,
 };
 use crate::broken::{Broken, broken};
 use crate::time::Time;
@@ -16,6 +16,7 @@ use crate::time::Time;
 pub(super) struct Noted {
     /// In order: a queue is made after its parent.
     queues: Vec<Arc<str>>,
+    classes: BTreeSet<Arc<str>>,
     /// Jobs that were submitted or removed.
     jobs: BTreeSet<JobId>,
     phases: BTreeSet<JobId>,
@@ -51,6 +52,12 @@ impl Jobs {
 
     pub(super) fn note_queue(&mut self, name: &Arc<str>) {
         self.all_noted().for_each(|noted| noted.queues.push(Arc::clone(name)));
+    }
+
+    pub(super) fn note_class(&mut self, name: &Arc<str>) {
+        for noted in self.all_noted() {
+            noted.classes.insert(Arc::clone(name));
+        }
     }
 
     pub(super) fn note_job(&mut self, id: JobId) {
@@ -114,7 +121,7 @@ impl Jobs {
 
     /// Returns what was noted, as it is now.
     pub(super) fn changes_of(&self, noted: Noted) -> Vec<JobsChange> {
-        let Noted { queues, jobs, phases, tasks, past, direct_ended } = noted;
+        let Noted { queues, classes, jobs, phases, tasks, past, direct_ended } = noted;
         let mut changes = Vec::new();
         for name in queues {
             changes.push(match self.queue_named(&name) {
@@ -122,6 +129,10 @@ impl Jobs {
                 None => JobsChange::QueueRemoved(name),
             });
         }
+        changes.extend(classes.into_iter().map(|name| match self.priority_class(&name) {
+            Some(class) => JobsChange::Class(Box::new(class.clone())),
+            None => JobsChange::ClassRemoved(name),
+        }));
         for &id in &jobs {
             changes.push(if self.has_job(id) {
                 JobsChange::Job(Box::new(self.job_record(id)))
@@ -162,7 +173,12 @@ impl Jobs {
         let jobs = jobs.into_iter().map(|id| self.job_record(id)).collect();
         let keys = self.named_queues().flat_map(|(id, _)| self.past_keys(id));
         let past = keys.filter_map(|key| self.past_record(&key)).collect();
-        JobsTable::new(JobsRecord { next_job: self.next_job(), queues, jobs, past }).into_record()
+        let classes = self.class_records();
+        JobsTable::new(JobsRecord { next_job: self.next_job(), queues, classes, jobs, past }).into_record()
+    }
+
+    pub(super) fn class_records(&self) -> Vec<PriorityClass> {
+        self.priority_classes.values().cloned().collect()
     }
 
     pub(super) fn queue_record(&self, id: QueueId) -> QueueRecord {
@@ -208,7 +224,7 @@ impl Jobs {
     /// # Errors
     /// The first record that contradicts the others.
     pub(crate) fn adopt(&mut self, record: JobsRecord, now: Time) -> Result<(), Broken> {
-        let JobsRecord { next_job, queues, jobs, past } = record;
+        let JobsRecord { next_job, queues, classes, jobs, past } = record;
         for QueueRecord { spec, parent } in queues {
             let parent = match parent {
                 None => QueueId::ROOT,
@@ -219,6 +235,11 @@ impl Jobs {
             let name = Arc::clone(&spec.name);
             let added = self.add_queue(QueueSpec { parent, ..spec });
             added.map_err(|error| broken!("queue `{name}` is recorded, and {error}"))?;
+        }
+        for class in classes {
+            let name = Arc::clone(&class.name);
+            let set = self.set_priority_class(class);
+            set.map_err(|error| broken!("priority class `{name}` is recorded, and {error}"))?;
         }
         for JobRecord { id, spec, queue, phase, restarts, tasks } in jobs {
             let of_queue = self.queue_named(&queue).filter(|&id| self.queue(id).is_leaf());

@@ -50,7 +50,8 @@ impl Jobs {
         self.noted_for_copy = Some(Noted::default());
         let until = [JobId(self.next_ids.job), JobId(self.next_ids.charge)];
         JobsCopy {
-            table: JobsTable::default(),
+            // They are few.
+            table: JobsTable::new(JobsRecord { classes: self.class_records(), ..JobsRecord::default() }),
             run_times: RunTimes::default(),
             next: Next::Queue(None),
             until,
@@ -148,7 +149,7 @@ impl Jobs {
 mod tests {
     use super::*;
     use crate::ids::NodeId;
-    use crate::jobs::{JobPhase, JobSpec, QueueId, QueueSpec, TaskGroup, TaskState};
+    use crate::jobs::{JobPhase, JobSpec, PriorityClass, QueueId, QueueSpec, TaskGroup, TaskState};
     use crate::request::{PlacementRequest, Policy};
     use crate::resource::{Amount, Demand};
     use crate::rng::Rng;
@@ -186,7 +187,7 @@ mod tests {
         let number = jobs.next_job();
         let queue = queues[rng.below(queues.len() as u64) as usize];
         let any = |rng: &mut Rng| all[rng.below(all.len() as u64) as usize];
-        match rng.below(12) {
+        match rng.below(14) {
             0 => drop(jobs.add_queue(QueueSpec::new(&format!("q{}", rng.below(90))))),
             1 if queues.len() > 1 => drop(jobs.remove_queue(queue)),
             2 => {
@@ -222,6 +223,11 @@ mod tests {
                     jobs.remove_job(id);
                 }
             }
+            8 => {
+                let class = PriorityClass::new(&format!("c{}", rng.below(5)), rng.below(9) as i32);
+                jobs.set_priority_class(class).unwrap();
+            }
+            9 => drop(jobs.remove_priority_class(&format!("c{}", rng.below(5)).into())),
             _ if !all.is_empty() => {
                 let id = any(rng);
                 let index = rng.below(jobs.job(id).tasks().len() as u64) as u32;

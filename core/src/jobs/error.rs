@@ -280,6 +280,37 @@ pub enum JobError {
         /// What is wrong with it.
         fault: RuleFault,
     },
+    /// There is no such priority class.
+    #[error(
+        "{}job `{job}` names priority class `{class}`, which does not exist: make it first, or give a `priority`",
+        of_group(*group)
+    )]
+    UnknownClass {
+        /// The job.
+        job: Arc<str>,
+        /// The index of the task group. `None`: the class is that of the job itself.
+        group: Option<u32>,
+        /// The class.
+        class: Arc<str>,
+    },
+    /// A priority is given next to a class that has another one.
+    #[error(
+        "{}job `{job}` has priority {priority}, and that of its priority class `{class}` is {value}: leave one of \
+         them out",
+        of_group(*group)
+    )]
+    OtherPriority {
+        /// The job.
+        job: Arc<str>,
+        /// The index of the task group. `None`: they are those of the job itself.
+        group: Option<u32>,
+        /// The class.
+        class: Arc<str>,
+        /// The priority of the class.
+        value: i32,
+        /// The priority that is given.
+        priority: i32,
+    },
     /// A role needs more tasks than it has.
     #[error(
         "role `{role}` of job `{job}` needs {min_member} tasks and has {tasks}: lower its minimum or add tasks"

@@ -25,6 +25,7 @@ pub mod nodes;
 mod past;
 mod placeholder;
 mod policy;
+mod priority_class;
 mod queue;
 mod queues;
 mod record;
@@ -57,6 +58,7 @@ pub use past::UserView;
 pub use policy::{
     Delayed, JobPolicy, ParsePolicyActionError, ParseTaskEventError, PolicyAction, PolicyFault, TaskEvent,
 };
+pub use priority_class::{AskedPriorities, AskedPriority, ClassError, PriorityClass};
 pub use queue::Queue;
 pub use record::{
     JobRecord, JobsChange, JobsRecord, JobsTable, PastAmount, PastRecord, QueueRecord, TaskRecord,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::after::{After, Facts, TaskEnd, phase_of_ended};
-use super::{Delayed, JobId, JobPhase, JobSpec, QueueSpec, TaskGroup, TaskId, TaskState};
+use super::priority_class::PriorityClasses;
+use super::{Delayed, JobId, JobPhase, JobSpec, PriorityClass, QueueSpec, TaskGroup, TaskId, TaskState};
 use crate::fairness::Dim;
 use crate::ids::{AllocationId, BundleId, NodeId};
 use crate::limits::QUEUE_LEVELS_MAX;
@@ -96,6 +97,8 @@ pub struct JobsRecord {
     pub next_job: u64,
     /// Queues by their distance from the root, then by name.
     pub queues: Vec<QueueRecord>,
+    /// Priority classes in order of name.
+    pub classes: Vec<PriorityClass>,
     /// Jobs in order of id.
     pub jobs: Vec<JobRecord>,
     /// What queues and users have held, in order of queue and user.
@@ -104,7 +107,7 @@ pub struct JobsRecord {
 
 impl Default for JobsRecord {
     fn default() -> Self {
-        Self { next_job: 1, queues: Vec::new(), jobs: Vec::new(), past: Vec::new() }
+        Self { next_job: 1, queues: Vec::new(), classes: Vec::new(), jobs: Vec::new(), past: Vec::new() }
     }
 }
 
@@ -127,6 +130,10 @@ pub enum JobsChange {
     Past(Box<PastRecord>),
     /// A direct placement has ended, and is removed.
     DirectEnded(JobId),
+    /// A priority class was made or changed.
+    Class(Box<PriorityClass>),
+    /// The priority class of this name was removed.
+    ClassRemoved(Arc<str>),
 }
 
 /// The queues and jobs that changes lead to.
@@ -135,6 +142,7 @@ pub struct JobsTable {
     next_job: u64,
     /// By name.
     queues: BTreeMap<Arc<str>, QueueRecord>,
+    classes: PriorityClasses,
     jobs: BTreeMap<JobId, JobRecord>,
     /// By queue and user.
     past: BTreeMap<Arc<str>, BTreeMap<Option<Arc<str>>, PastRecord>>,
@@ -150,7 +158,7 @@ impl JobsTable {
     /// Takes the records of a state.
     #[must_use]
     pub fn new(record: JobsRecord) -> Self {
-        let JobsRecord { next_job, queues, jobs, past } = record;
+        let JobsRecord { next_job, queues, classes, jobs, past } = record;
         let mut of_queues: BTreeMap<Arc<str>, BTreeMap<_, _>> = BTreeMap::new();
         for past in past {
             of_queues.entry(Arc::clone(&past.queue)).or_default().insert(past.user.clone(), past);
@@ -159,6 +167,7 @@ impl JobsTable {
             next_job,
             past: of_queues,
             queues: queues.into_iter().map(|queue| (Arc::clone(&queue.spec.name), queue)).collect(),
+            classes: classes.into_iter().map(|class| (Arc::clone(&class.name), class)).collect(),
             jobs: jobs.into_iter().map(|job| (job.id, job)).collect(),
         }
     }
@@ -192,6 +201,10 @@ impl JobsTable {
                 }
             }
             JobsChange::Past(past) => self.apply_past(past),
+            JobsChange::Class(class) => {
+                self.classes.insert(Arc::clone(&class.name), (**class).clone());
+            }
+            JobsChange::ClassRemoved(name) => drop(self.classes.remove(name)),
         }
     }
 
@@ -225,7 +238,7 @@ impl JobsTable {
     /// Returns the records, queues after those that contain them.
     #[must_use]
     pub fn into_record(self) -> JobsRecord {
-        let Self { next_job, queues, jobs, past } = self;
+        let Self { next_job, queues, classes, jobs, past } = self;
         let depth = |queue: &QueueRecord| {
             let parent = |name: &Arc<str>| queues.get(name).and_then(|queue| queue.parent.clone());
             // A circle, which no run of the engine writes, ends too.
@@ -236,7 +249,8 @@ impl JobsTable {
         sorted.sort_by_key(|&(depth, _)| depth);
         let queues = sorted.into_iter().map(|(_, queue)| queue).collect();
         let past = past.into_values().flat_map(BTreeMap::into_values).collect();
-        JobsRecord { next_job, queues, jobs: jobs.into_values().collect(), past }
+        let classes = classes.into_values().collect();
+        JobsRecord { next_job, queues, classes, jobs: jobs.into_values().collect(), past }
     }
 }
 

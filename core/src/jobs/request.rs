@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::nodes::{NodesPlan, NodesRequest, NodesRequestError};
 use super::{
-    BindingError, JobError, JobExplanation, JobId, JobPhase, JobSpec, Jobs, QueueError, QueueSpec, TaskId,
-    TaskState, TenantQueue, Usage, UserView,
+    AskedPriorities, BindingError, ClassError, JobError, JobExplanation, JobId, JobPhase, JobSpec, Jobs,
+    PriorityClass, QueueError, QueueSpec, TaskId, TaskState, TenantQueue, Usage, UserView,
 };
 use crate::fairness::Amounts;
 use crate::ids::{AllocationId, NodeId, TenantId};
@@ -34,6 +34,17 @@ pub enum JobsRequest {
         /// The most queues in the page.
         limit: u16,
     },
+    /// Makes a priority class, or changes the one of this name.
+    SetPriorityClass(Box<PriorityClass>),
+    /// Removes a priority class. Jobs of it keep their priorities.
+    RemovePriorityClass(Arc<str>),
+    /// Lists a page of the priority classes, by name.
+    ListPriorityClasses {
+        /// Only classes after the one of this name.
+        after: Option<Arc<str>>,
+        /// The most classes in the page.
+        limit: u16,
+    },
     /// Submits a job.
     Submit {
         /// The job. The fields `queue`, `created` and `phase` are ignored.
@@ -42,6 +53,8 @@ pub enum JobsRequest {
         queue: Arc<str>,
         /// The queue to which its tenant is bound, if it is.
         bound: Option<Arc<TenantQueue>>,
+        /// The priorities that it asks for. `None`: they are as in `spec`.
+        priorities: Option<Box<AskedPriorities>>,
     },
     /// Ends a job. What its tasks hold is released after a grace period.
     Cancel {
@@ -106,12 +119,14 @@ impl JobsRequest {
     pub(crate) fn units(&self) -> u64 {
         match self {
             Self::SetQueue { .. } | Self::RemoveQueue(_) | Self::Cancel { .. } => 0,
+            Self::SetPriorityClass(_) | Self::RemovePriorityClass(_) => 0,
             // What is looked at is counted as it is looked at.
             Self::Explain { .. } => 1,
             Self::Submit { spec, .. } => spec.tasks.iter().map(|group| u64::from(group.count)).sum(),
-            Self::Status { limit, .. } | Self::List { limit, .. } | Self::ListQueues { limit, .. } => {
-                u64::from(*limit)
-            }
+            Self::Status { limit, .. }
+            | Self::List { limit, .. }
+            | Self::ListQueues { limit, .. }
+            | Self::ListPriorityClasses { limit, .. } => u64::from(*limit),
             Self::Report { tasks, .. } => tasks.len() as u64,
             // Of the copy of all jobs that it takes.
             Self::PlanNodes { .. } => CLIENT_QUANTUM,
@@ -139,6 +154,8 @@ pub enum JobsReply {
     Done(JobsDone),
     /// The queues.
     Queues(Vec<QueueView>),
+    /// A page of priority classes.
+    Classes(Vec<PriorityClass>),
     /// A job with a page of its tasks.
     Job(Box<JobView>),
     /// A page of jobs.
@@ -165,6 +182,10 @@ pub enum JobsDone {
     QueueSet,
     /// The queue is gone.
     QueueRemoved,
+    /// The priority class is there.
+    ClassSet,
+    /// The priority class is gone.
+    ClassRemoved,
     /// The job was submitted.
     Submitted(JobId),
     /// The job was cancelled.
@@ -215,6 +236,8 @@ pub struct JobSummary {
     pub phase: JobPhase,
     /// Its priority.
     pub priority: i32,
+    /// The priority class that it was submitted with, if any.
+    pub priority_class: Option<Arc<str>>,
     /// How many of its tasks must have nodes before any is bound.
     pub min_member: u32,
     /// How often policies have restarted it, or a task of it.
@@ -242,6 +265,7 @@ impl Jobs {
             user: spec.user.clone(),
             phase: job.phase(),
             priority: spec.priority,
+            priority_class: spec.priority_class.clone(),
             min_member: spec.min_member,
             restarts: job.restarts(),
             counts: TaskState::ALL.map(|state| job.count(state)),
@@ -289,6 +313,9 @@ pub enum JobsRejection {
     /// The job is refused.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// The priority class is refused.
+    #[error(transparent)]
+    Class(#[from] ClassError),
     /// There is no such job, or it belongs to another tenant.
     #[error("there is no job {0}: list the jobs to see which there are")]
     UnknownJob(JobId),

@@ -180,6 +180,8 @@ pub struct JobSpec {
     pub tasks: Vec<TaskGroup>,
     /// Jobs of a higher priority come first, and may preempt others of their queue.
     pub priority: i32,
+    /// The priority class that it was submitted with, if any. The class may have changed since, or be gone.
+    pub priority_class: Option<Arc<str>>,
     /// Whether its tasks may preempt others (Kubernetes' `preemptionPolicy`).
     pub preempts: bool,
     /// When it was submitted.
@@ -219,6 +221,7 @@ impl JobSpec {
             roles: vec![Role { name: "task".into(), min_member: 0 }],
             tasks,
             priority: 0,
+            priority_class: None,
             preempts: true,
             created: Time::default(),
             phase: JobPhase::Pending,

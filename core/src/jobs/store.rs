@@ -10,6 +10,7 @@ use super::ends::Ends;
 use super::job::RoleCounts;
 use super::past::PastRules;
 use super::policy;
+use super::priority_class::PriorityClasses;
 use super::{
     Delayed, Job, JobError, JobId, JobPhase, JobSpec, Queue, QueueId, QueueSpec, RunTimes, Task, TaskClass,
     TaskId, TaskState, TopologyTier, Usage,
@@ -54,6 +55,7 @@ pub struct Jobs {
     pub(super) ending: BTreeSet<JobId>,
     /// How past use counts.
     pub(super) past_rules: PastRules,
+    pub(super) priority_classes: PriorityClasses,
     /// The tiers that jobs may name, from the narrowest to the widest.
     pub(super) tiers: Vec<TopologyTier>,
     /// The number of changes of queues, jobs and tasks so far.
@@ -97,6 +99,7 @@ impl Jobs {
             delays: BTreeSet::new(),
             ending: BTreeSet::new(),
             past_rules: PastRules::default(),
+            priority_classes: PriorityClasses::new(),
             tiers: Vec::new(),
             changes: 0,
             queue_changes: 0,

@@ -444,7 +444,8 @@ fn no_further_task_runs_if_what_a_gang_needs_is_refused() {
 
     // The placements are at the first shard before the statement, and the keeper does not know of them.
     engine.now = engine.now.plus_nanos(INTERVAL_NS);
-    let submit = JobsRequest::Submit { spec: Box::new(spec), queue: "all".into(), bound: None };
+    let submit =
+        JobsRequest::Submit { spec: Box::new(spec), queue: "all".into(), bound: None, priorities: None };
     let placements = taken.iter().map(|&node| PortRequest::Place(only(&[node], 1)));
     for request in placements.chain([PortRequest::Plan(PlanJob::Jobs(Box::new(submit)))]) {
         engine.ports[0].submit(7, request, engine.now).expect("it has room");

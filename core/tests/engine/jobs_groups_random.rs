@@ -112,7 +112,12 @@ impl Work {
                 self.names += 1;
                 let spec = Box::new(bag(&format!("j{}", self.names), count));
                 let queue = named(self.leaf());
-                Some(PlanJob::Jobs(Box::new(JobsRequest::Submit { spec, queue, bound: None })))
+                Some(PlanJob::Jobs(Box::new(JobsRequest::Submit {
+                    spec,
+                    queue,
+                    bound: None,
+                    priorities: None,
+                })))
             }
             8 => {
                 let job = self.pick(|work| &work.jobs)?;

@@ -10,7 +10,7 @@ use wharf_core::group::{PlanJob, PlanReply};
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::jobs::{
     DirectPlacement, DirectWait, Job, JobId, JobPhase, JobPolicy, JobSpec, JobsRecord, JobsRequest,
-    NotCharged, PolicyAction, QueueSpec, TaskEvent, TaskId, TaskReport, TaskState,
+    NotCharged, PolicyAction, PriorityClass, QueueSpec, TaskEvent, TaskId, TaskReport, TaskState,
 };
 use wharf_core::journal::{JournalFeed, Unit};
 use wharf_core::link::Clock;
@@ -150,6 +150,19 @@ impl Work {
         let user = [None, Some("ann"), Some("bob")][self.names as usize % 3].map(Into::into);
         let spec = JobSpec { min_member, priority, policies, max_retry, min_success, user, ..spec };
         try_submit(&mut self.engine, spec, queue).expect("a job that is right");
+        self.change_a_class();
+    }
+
+    /// Makes, changes or removes a priority class, by the number of names so far.
+    fn change_a_class(&mut self) {
+        let name = format!("c{}", self.names % 3);
+        let is_there = jobs_of(&self.engine).priority_class(&name).is_some();
+        let request = if is_there && self.names.is_multiple_of(4) {
+            JobsRequest::RemovePriorityClass(name.into())
+        } else {
+            JobsRequest::SetPriorityClass(Box::new(PriorityClass::new(&name, self.names as i32)))
+        };
+        ask_jobs(&mut self.engine, request).expect("a class that is right");
     }
 
     fn direct(&mut self) -> DirectPlacement {
@@ -336,6 +349,7 @@ fn the_journal_leads_to_the_same_jobs_and_each_prefix_to_jobs_that_agree_with_th
         work.collect();
         let rebuilt = after_a_crash(&work.units);
         assert_eq!(rebuilt.jobs.queues, expected.jobs.queues, "seed {seed}");
+        assert_eq!(rebuilt.jobs.classes, expected.jobs.classes, "seed {seed}");
         for (rebuilt, expected) in rebuilt.jobs.jobs.iter().zip(&expected.jobs.jobs) {
             assert_eq!(rebuilt, expected, "seed {seed}");
         }
@@ -395,7 +409,12 @@ impl Work {
                 let priority = self.below(3) as i32;
                 let min_member = 1 + self.below(u64::from(count)) as u32;
                 let spec = Box::new(JobSpec { priority, min_member, policies: self.policies(), ..spec });
-                JobsRequest::Submit { spec, queue: QUEUES[self.below(3) as usize].into(), bound: None }
+                JobsRequest::Submit {
+                    spec,
+                    queue: QUEUES[self.below(3) as usize].into(),
+                    bound: None,
+                    priorities: None,
+                }
             }
             4 | 5 if !jobs.is_empty() => {
                 let job = jobs[self.below(jobs.len() as u64) as usize];
@@ -510,7 +529,7 @@ fn many_requests_at_once_are_all_answered() {
     for tag in 0..200 {
         let request = if tag % 2 == 0 {
             let spec = Box::new(gang(&format!("m{tag}"), 2, cores(1)));
-            JobsRequest::Submit { spec, queue: "free".into(), bound: None }
+            JobsRequest::Submit { spec, queue: "free".into(), bound: None, priorities: None }
         } else {
             list()
         };

@@ -155,7 +155,12 @@ fn no_request_about_jobs_begins_after_its_deadline() {
         JobsRequest::SetQueue { spec, parent: None },
         JobsRequest::RemoveQueue(named("other")),
         JobsRequest::ListQueues { tenant, after: None, limit: 9 },
-        JobsRequest::Submit { spec: Box::new(bag("late", 1)), queue: named("all"), bound: None },
+        JobsRequest::Submit {
+            spec: Box::new(bag("late", 1)),
+            queue: named("all"),
+            bound: None,
+            priorities: None,
+        },
         JobsRequest::Status { job, tenant, from: 0, limit: 9 },
         JobsRequest::Explain { job, task: None, tenant },
         JobsRequest::List { tenant, queue: None, after: None, limit: 9 },

@@ -46,6 +46,7 @@ mod planner_fairness;
 mod planner_jobs;
 mod planner_rounds;
 mod preferences;
+mod priority_classes;
 mod refusals;
 mod reopening;
 mod reservations;

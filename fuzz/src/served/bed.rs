@@ -10,7 +10,7 @@ use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::fairness::Dim;
 use wharf_core::ids::{Incarnation, OwnerId, TenantId};
-use wharf_core::jobs::{Jobs, JobsRecord, QueueSpec, TopologyTier};
+use wharf_core::jobs::{Jobs, JobsRecord, PriorityClass, QueueSpec, TopologyTier};
 use wharf_core::journal::JournalFeed;
 use wharf_core::link::Clock;
 use wharf_core::planner::{JobsConfig, PlannerRunner};
@@ -23,7 +23,7 @@ use wharf_net::session::connections::{self, Asker, ConnectionService};
 use wharf_net::session::registrar::{Question, RegistrarReply, RegistrarRequest, RegistrarService};
 use wharf_net::session::shared::{Hangup, SessionShared, Settings};
 
-use crate::bodies::QUEUES;
+use crate::bodies::{CLASS, QUEUES};
 use crate::sim::checkers::Verdict;
 
 /// One unit, in 1/10,000 of a unit.
@@ -315,7 +315,7 @@ impl Bed {
     }
 }
 
-/// Returns queues of which one has caps that a few requests reach.
+/// Returns queues of which one has caps that a few requests reach, and a priority class.
 fn queues() -> JobsRecord {
     let [open, capped] = QUEUES;
     let capability = [(Dim::CPU, 4 * UNIT)].into_iter().collect();
@@ -324,6 +324,7 @@ fn queues() -> JobsRecord {
     for queue in [QueueSpec::new(open), capped] {
         jobs.add_queue(queue).expect("queues of different names");
     }
+    jobs.set_priority_class(PriorityClass::new(CLASS, 3)).expect("the first class");
     jobs.record()
 }
 

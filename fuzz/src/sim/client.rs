@@ -63,6 +63,8 @@ pub(super) enum Asked {
     Operate,
     /// What the queue of this name is to be.
     SetQueue(&'static str),
+    /// A change of the priority class of this name, and its value after it. `None`: it is removed.
+    ChangeClass(&'static str, Option<i32>),
     /// The submission of a job, and how often it may be restarted. `None`: it has no policies, so it never is.
     SubmitJob(Option<u32>),
     /// The end of a job, by its number.
@@ -147,6 +149,9 @@ pub(super) struct Client {
     pub(super) last_in_queue: Option<ReasonCode>,
     /// The queues that it was told of.
     pub(super) queues: BTreeSet<&'static str>,
+    /// The values of the priority classes that it has changed, `None` for those that it has removed. Those of which a change is
+    /// under way are left out.
+    pub(super) classes: BTreeMap<&'static str, Option<i32>>,
     /// The jobs that it was told of.
     pub(super) jobs: jobs::Jobs,
     /// What queues and jobs are like, if there are any.
@@ -185,6 +190,7 @@ impl Client {
             charged: BTreeMap::new(),
             last_in_queue: None,
             queues: BTreeSet::new(),
+            classes: BTreeMap::new(),
             jobs: jobs::Jobs::new(),
             job_rules: None,
             jobs_made: 0,
@@ -431,6 +437,7 @@ impl Client {
             Asked::Remove(group) => self.handle_removed(frame, group),
             Asked::Operate | Asked::Renew => Ok(()),
             Asked::SetQueue(name) => self.handle_queue(frame, name),
+            Asked::ChangeClass(name, value) => self.handle_class(frame, (name, value)),
             Asked::SubmitJob(max_retry) => self.handle_submitted(frame, max_retry),
             Asked::CancelJob(job) => self.handle_job_cancelled(frame, job),
             Asked::JobStatus(job) => self.handle_job_status(frame, job),

@@ -91,6 +91,12 @@ calls! {
     remove_queue = RemoveQueue;
     /// Lists a page of queues.
     list_queues = ListQueues;
+    /// Makes a priority class, or changes it.
+    set_priority_class = SetPriorityClass;
+    /// Removes a priority class.
+    remove_priority_class = RemovePriorityClass;
+    /// Lists a page of priority classes.
+    list_priority_classes = ListPriorityClasses;
     /// Submits a job.
     submit_job = SubmitJob;
     /// Ends a job.

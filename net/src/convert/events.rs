@@ -21,11 +21,12 @@ use crate::protocol::{
     CHANGED_STATE, ClaimBody, DemandBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
     ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
     EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_JOB, EVENT_JOB_PHASE, EVENT_JOB_REMOVED, EVENT_KINDS,
-    EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_QUEUE, EVENT_QUEUE_REMOVED,
-    EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_TASK, EVENT_WAIT_ENDED,
-    EVENTS_PER_MESSAGE_DEFAULT, EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventJob,
-    EventNode, EventReservation, Fault, Pending, ReleasingBody, SESSION_CLOSED, SESSION_EVICTED,
-    SESSION_EXPIRED, WAIT_CANCELLED, WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED,
+    EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_PRIORITY_CLASS,
+    EVENT_PRIORITY_CLASS_REMOVED, EVENT_QUEUE, EVENT_QUEUE_REMOVED, EVENT_SESSION_ENDED,
+    EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_TASK, EVENT_WAIT_ENDED, EVENTS_PER_MESSAGE_DEFAULT,
+    EVENTS_PER_MESSAGE_MAX, EventBody, EventGroup, EventGroupBundle, EventJob, EventNode, EventReservation,
+    Fault, Pending, ReleasingBody, SESSION_CLOSED, SESSION_EVICTED, SESSION_EXPIRED, WAIT_CANCELLED,
+    WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED,
 };
 
 /// Length in bytes that the event of a group may have. Beyond it, the custom resources of its bundles are left out.
@@ -122,6 +123,12 @@ fn job_event(change: &JobsChange, body: EventBody) -> EventBody {
         &JobsChange::Phase(id, phase, restarts) => {
             let state = job_phase_number(phase);
             EventBody { what: EVENT_JOB_PHASE, job: id.0, state, restarts, ..body }
+        }
+        JobsChange::Class(class) => {
+            EventBody { what: EVENT_PRIORITY_CLASS, priority_class: class.name.to_string(), ..body }
+        }
+        JobsChange::ClassRemoved(name) => {
+            EventBody { what: EVENT_PRIORITY_CLASS_REMOVED, priority_class: name.to_string(), ..body }
         }
         // It is no event.
         JobsChange::Past(_) | JobsChange::DirectEnded(_) => body,

@@ -16,11 +16,13 @@ use super::explain::explain_reply;
 use super::invalid;
 use super::jobs::{dim_name, job_phase_number, queue_body, task_state_number, wire_amounts};
 use super::plans::plan_reply;
+use super::priority_classes::{class_error, classes_page};
 use crate::limits::LIST_BYTES_MAX;
 use crate::protocol::{
-    ExplainJobReply, Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply, ListQueuesReply,
-    NamedAmount, PlanNodesReply, QueueReply, QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply,
-    TaskBody, TaskCountBody, USED_AMOUNTS_MAX, USER_AMOUNTS_MAX, UserBody,
+    ExplainJobReply, Fault, JobReply, JobStatusReply, JobSummaryBody, Kind, ListJobsReply,
+    ListPriorityClassesReply, ListQueuesReply, NamedAmount, PlanNodesReply, PriorityClassReply, QueueReply,
+    QueueStatusBody, QueueUsageBody, Reason, ReportTasksReply, TaskBody, TaskCountBody, USED_AMOUNTS_MAX,
+    USER_AMOUNTS_MAX, UserBody,
 };
 
 /// The reply to a request about queues or jobs.
@@ -29,6 +31,10 @@ pub(crate) enum JobsAnswer {
     Queue(QueueReply),
     /// Answers `ListQueues`.
     Queues(ListQueuesReply),
+    /// Answers `SetPriorityClass` and `RemovePriorityClass`.
+    Class(PriorityClassReply),
+    /// Answers `ListPriorityClasses`.
+    Classes(ListPriorityClassesReply),
     /// Answers `SubmitJob` and `CancelJob`.
     Job(JobReply),
     /// Answers `JobStatus`.
@@ -50,6 +56,7 @@ impl JobsAnswer {
     pub(crate) fn of_fault(kind: Kind, fault: Fault) -> Self {
         match kind {
             Kind::SetQueue | Kind::RemoveQueue => Self::Queue(fault.into()),
+            Kind::SetPriorityClass | Kind::RemovePriorityClass => Self::Class(fault.into()),
             Kind::SubmitJob | Kind::CancelJob => Self::Job(fault.into()),
             Kind::JobStatus => Self::Status(fault.into()),
             Kind::ReportTasks => Self::Reported(fault.into()),
@@ -62,6 +69,7 @@ impl JobsAnswer {
     fn done(done: JobsDone) -> Self {
         match done {
             JobsDone::QueueSet | JobsDone::QueueRemoved => Self::Queue(QueueReply::default()),
+            JobsDone::ClassSet | JobsDone::ClassRemoved => Self::Class(PriorityClassReply::default()),
             JobsDone::Submitted(job) | JobsDone::Cancelled(job) => {
                 Self::Job(JobReply { job: job.0, ..JobReply::default() })
             }
@@ -110,6 +118,7 @@ pub(crate) fn jobs_answer(
     match reply {
         Ok(JobsReply::Done(done)) => JobsAnswer::done(done),
         Ok(JobsReply::Queues(queues)) => JobsAnswer::Queues(queues_page(queues, page, &catalog.resources)),
+        Ok(JobsReply::Classes(classes)) => JobsAnswer::Classes(classes_page(&classes, page.limit)),
         Ok(JobsReply::Job(view)) => JobsAnswer::Status(JobStatusReply {
             job: Some(summary(&view.job)),
             tasks: view.tasks.iter().map(|task| task_body(task, catalog)).collect(),
@@ -208,6 +217,7 @@ pub(super) fn summary(job: &JobSummary) -> JobSummaryBody {
         created: job.created.0,
         restarts: job.restarts,
         user: job.user.as_deref().unwrap_or_default().to_owned(),
+        priority_class: job.priority_class.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
@@ -254,19 +264,23 @@ fn queue_error(kind: Kind, error: &QueueError) -> (Reason, &'static str) {
 }
 
 fn job_error(error: &JobError) -> (Reason, Cow<'static, str>) {
-    let policies = |group: Option<u32>| match group {
-        Some(group) => format!("job.tasks[{group}].policies"),
-        None => "job.policies".to_owned(),
+    let of = |group: Option<u32>, field: &str| match group {
+        Some(group) => format!("job.tasks[{group}].{field}"),
+        None => format!("job.{field}"),
     };
+    let policies = |group: Option<u32>| of(group, "policies");
     let (reason, field) = match error {
         JobError::Policy { group, policy, .. } => {
             return (Reason::InvalidField, format!("{}[{policy}]", policies(*group)).into());
         }
         JobError::TooManyPolicies { group, .. } => return (Reason::LimitExceeded, policies(*group).into()),
-        JobError::Topology { group: Some(group), .. } => {
-            return (Reason::InvalidField, format!("job.tasks[{group}].topology").into());
+        JobError::Topology { group, .. } => return (Reason::InvalidField, of(*group, "topology").into()),
+        JobError::UnknownClass { group, .. } => {
+            return (Reason::UnknownPriorityClass, of(*group, "priority_class").into());
         }
-        JobError::Topology { group: None, .. } => (Reason::InvalidField, "job.topology"),
+        JobError::OtherPriority { group, .. } => {
+            return (Reason::InvalidField, of(*group, "priority").into());
+        }
         JobError::MaxRetry { .. } => (Reason::LimitExceeded, "job.max_retry"),
         JobError::Exists(_) => (Reason::InvalidField, "job.name"),
         JobError::UnknownQueue { .. } => (Reason::UnknownQueue, "job.queue"),
@@ -316,6 +330,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
             let (reason, field) = job_error(error);
             return Fault::of_field(reason, field, message);
         }
+        JobsRejection::Class(error) => class_error(error),
         JobsRejection::UnknownJob(_) => (Reason::UnknownJob, "job"),
         JobsRejection::UnknownTask(_) => (Reason::InvalidField, "task"),
         JobsRejection::Binding(error) => (binding_reason(error), queue_field(kind)),
@@ -342,7 +357,7 @@ fn rejection_fault(kind: Kind, rejection: &JobsRejection, resources: &ResourceRe
 #[cfg(test)]
 mod tests {
     use wharf_core::ids::TenantId;
-    use wharf_core::jobs::{JobId, JobPhase, JobView, QueueContents, QueueSpec, TaskId, Usage};
+    use wharf_core::jobs::{ClassError, JobId, JobPhase, JobView, QueueContents, QueueSpec, TaskId, Usage};
     use wharf_core::limits::{QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX};
     use wharf_core::time::Time;
 
@@ -440,6 +455,7 @@ mod tests {
             user: Some("u".into()),
             phase: JobPhase::Running,
             priority: -2,
+            priority_class: Some("low".into()),
             min_member: 3,
             restarts: 2,
             counts,
@@ -480,6 +496,18 @@ mod tests {
                 QueueError::InUse { queue: queue(), has }.into(),
                 Reason::IllegalChange,
                 "name",
+            ),
+            (
+                Kind::RemovePriorityClass,
+                ClassError::Unknown(job()).into(),
+                Reason::UnknownPriorityClass,
+                "name",
+            ),
+            (
+                Kind::SubmitJob,
+                JobError::UnknownClass { job: job(), group: Some(3), class: queue() }.into(),
+                Reason::UnknownPriorityClass,
+                "job.tasks[3].priority_class",
             ),
             (Kind::SubmitJob, JobError::Exists(job()).into(), Reason::InvalidField, "job.name"),
             (

@@ -13,6 +13,7 @@ use wharf_core::resource::{ResourceKind, ResourceRegistry};
 use wharf_core::time::Time;
 
 use super::kinds::check_room;
+use super::priority_classes::class_name;
 use super::{
     PlacementDefaults, amount, check_custom_name, check_name, chosen, groups, invalid, kinds_to_learn,
     number_of, placement_request, wire_request,
@@ -411,7 +412,10 @@ fn task_group(
         run_time,
         policies: of_tasks,
         topology: domains,
+        priority_class: _,
     } = wire;
+    // Without one, it has that of the job when the job is submitted.
+    let priority = priority.unwrap_or_default();
     if count == 0 {
         return Err(invalid("count", "0 tasks of this kind: give 1 or more, or leave it out").into());
     }
@@ -436,7 +440,8 @@ pub(super) fn check_task(asked: &crate::protocol::PlaceRequest) -> Result<(), Fa
     Ok(())
 }
 
-/// Converts a job to the engine's form. It belongs to the tenant of `defaults`.
+/// Converts a job to the engine's form. It belongs to the tenant of `defaults`. Its priorities are those of a job that was
+/// submitted: the keeper of jobs knows which numbers its classes have.
 ///
 /// # Errors
 /// Returns a fault that names the field (`tasks[3].selectors[0].operator`).
@@ -477,7 +482,8 @@ pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -
         min_resources,
         roles,
         tasks,
-        priority: wire.priority,
+        priority: wire.priority.unwrap_or_default(),
+        priority_class: class_name("priority_class", &wire.priority_class)?,
         preempts: wire.preempts,
         created: Time(0),
         phase: JobPhase::Pending,
@@ -501,7 +507,19 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         affinities.push(affinity);
         let policies = policy_bodies(&group.policies);
         let topology = job_topology_body(group.topology.as_ref());
-        TaskGroupBody { request, count, role, priority, preemptable, master, run_time, policies, topology }
+        TaskGroupBody {
+            request,
+            count,
+            role,
+            priority: Some(priority),
+            preemptable,
+            master,
+            run_time,
+            policies,
+            topology,
+            // It has become a number.
+            priority_class: String::new(),
+        }
     };
     let tasks = spec.tasks.iter().map(group).collect();
     let role = |role: &Role| RoleBody { name: role.name.to_string(), min_member: role.min_member };
@@ -512,7 +530,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         min_resources: spec.min_resources.as_ref().map(|least| amounts_body(least.iter(), resources)),
         roles: spec.roles.iter().map(role).collect(),
         tasks,
-        priority: spec.priority,
+        priority: Some(spec.priority),
         preempts: spec.preempts,
         policies: policy_bodies(&spec.policies),
         max_retry: spec.max_retry,
@@ -520,6 +538,7 @@ pub fn job_body(spec: &JobSpec, queue: &str, resources: &ResourceRegistry) -> (J
         topology: job_topology_body(spec.topology.as_ref()),
         min_success: spec.min_success,
         wait: spec.wait_ns,
+        priority_class: spec.priority_class.as_deref().unwrap_or_default().to_owned(),
     };
     (body, affinities)
 }

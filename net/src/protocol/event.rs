@@ -1,7 +1,7 @@
 //! Events: what happened, in the order of the journal. A client asks for a page from a position on, and waits if there
 //! is nothing after it yet. Only durable changes are told.
 
-use wharf_core::limits::{GPU_INSTANCES_MAX, GROUP_BUNDLES_MAX};
+use wharf_core::limits::{CLASS_NAME_BYTES_MAX, GPU_INSTANCES_MAX, GROUP_BUNDLES_MAX};
 
 use super::bounded::NAME;
 use super::{
@@ -57,6 +57,10 @@ pub const EVENT_JOB_REMOVED: u8 = 20;
 /// A task has another state, or another allocation. `state` is one of `TASK_*`. If it has a node, `node` and `allocation` say
 /// where it is.
 pub const EVENT_TASK: u8 = 21;
+/// A priority class is new or changed. `priority_class` is its name.
+pub const EVENT_PRIORITY_CLASS: u8 = 22;
+/// A priority class was removed. `priority_class` is its name.
+pub const EVENT_PRIORITY_CLASS_REMOVED: u8 = 23;
 
 /// A placement was granted at once.
 pub const BEGUN_PLACED: u8 = 1;
@@ -196,6 +200,8 @@ bodies! {
         pub queue: String [NAME],
         /// The job as it was submitted, of `EVENT_JOB`.
         pub job_now: Option<Box<EventJob>>,
+        /// The name of the priority class, of events of classes.
+        pub priority_class: String [CLASS_NAME_BYTES_MAX],
     }
 
     /// A job that was submitted.

@@ -4,8 +4,8 @@
 //! described once, with their count.
 
 use wharf_core::limits::{
-    CUSTOM_RESOURCES_MAX, DOMAIN_BYTES_PER_PAGE_MAX, DOMAIN_PATH_BYTES_MAX, JOB_MAX_RETRY_DEFAULT,
-    QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX,
+    CLASS_NAME_BYTES_MAX, CUSTOM_RESOURCES_MAX, DOMAIN_BYTES_PER_PAGE_MAX, DOMAIN_PATH_BYTES_MAX,
+    JOB_MAX_RETRY_DEFAULT, QUEUE_USERS_SHOWN_MAX, USER_BYTES_MAX,
 };
 
 use super::bounded::NAME;
@@ -279,8 +279,8 @@ bodies! {
         pub count: u32 = 1,
         /// The index of their role among the roles of the job.
         pub role: u32,
-        /// Tasks of a higher priority are placed first and evicted last.
-        pub priority: i32,
+        /// Tasks of a higher priority are placed first and evicted last. `None`: that of their class or, without one, of the job.
+        pub priority: Option<i32>,
         /// Whether they may be evicted for others.
         pub preemptable: bool = true,
         /// Whether the job depends on them, so that they are evicted only if no others suffice.
@@ -291,6 +291,8 @@ bodies! {
         pub policies: Vec<JobPolicyBody> [JOB_POLICIES_PER_LIST_MAX],
         /// In which domain of the topology they are, within that of the job. `None`: anywhere there.
         pub topology: Option<JobTopologyBody>,
+        /// The priority class that they have their priority from, when the job is submitted. Empty: none.
+        pub priority_class: String [CLASS_NAME_BYTES_MAX],
     }
 
     /// A job.
@@ -307,8 +309,9 @@ bodies! {
         pub roles: Vec<RoleBody> [JOB_ROLES_MAX],
         /// Its tasks, at least one. Their indices count from 0, in this order.
         pub tasks: Vec<TaskGroupBody> [JOB_TASK_GROUPS_MAX],
-        /// Jobs of a higher priority come first, and may preempt others of their queue.
-        pub priority: i32,
+        /// Jobs of a higher priority come first, and may preempt others of their queue. `None`: that of its class. With a
+        /// class, no other number than that of the class is taken.
+        pub priority: Option<i32>,
         /// Whether its tasks may preempt others.
         pub preempts: bool = true,
         /// Its job policies. The first one that reacts decides.
@@ -325,6 +328,9 @@ bodies! {
         /// How long it waits, in ns from its submission, before the plugin `sla` lets it come first. `None`: as long as the
         /// plugin says.
         pub wait: Option<u64>,
+        /// The priority class that it has its priority from, when it is submitted. Empty: none if it has a priority, and
+        /// otherwise the default class. If there is none, its priority is 0.
+        pub priority_class: String [CLASS_NAME_BYTES_MAX],
     }
 
     /// Submits a job. It belongs to the tenant of the session. The reply is a [`JobReply`].
@@ -396,6 +402,8 @@ bodies! {
         pub restarts: u32,
         /// The user in the queue for whom it counts. Empty: it names none.
         pub user: String [USER_BYTES_MAX],
+        /// The priority class that it was submitted with, which may have changed since. Empty: it had none.
+        pub priority_class: String [CLASS_NAME_BYTES_MAX],
     }
 
     /// A task of a job.
@@ -486,10 +494,13 @@ bodies! {
 /// Bytes of a job or task in a list at most: two names, a user, and numbers at their longest encoding.
 const LISTED_BYTES: usize = 2 * (NAME + 3) + USER_BYTES_MAX + 1 + 16 * 9 + TASK_STATES_MAX * 6 + 3;
 // The longest pages fit a frame.
-const _: () = assert!(JOBS_PER_MESSAGE_MAX * LISTED_BYTES + 128 <= FRAME_BYTES_MAX as usize);
+const _: () = assert!(
+    JOBS_PER_MESSAGE_MAX * (LISTED_BYTES + CLASS_NAME_BYTES_MAX + 1) + 128 <= FRAME_BYTES_MAX as usize
+);
 const _: () = assert!(
     TASKS_PER_MESSAGE_MAX * LISTED_BYTES
         + LISTED_BYTES
+        + CLASS_NAME_BYTES_MAX
         + DOMAIN_BYTES_PER_PAGE_MAX
         + DOMAIN_PATH_BYTES_MAX
         + 128

@@ -223,6 +223,12 @@ kinds! {
     PlanNodes = 59, "plan_nodes", PlanNodesRequest => PlanNodesReply, Looks, Frame, [Submit, Observer, Planner];
     /// Explains why a placement or a group waits.
     ExplainWait = 60, "explain_wait", ExplainWaitRequest => ExplainWaitReply, Looks, Frame, [Submit, Observer, Planner];
+    /// Makes or changes a priority class.
+    SetPriorityClass = 61, "set_priority_class", SetPriorityClassRequest => PriorityClassReply, Kept, Single, [];
+    /// Removes a priority class.
+    RemovePriorityClass = 62, "remove_priority_class", RemovePriorityClassRequest => PriorityClassReply, Kept, Single, [];
+    /// Lists a page of priority classes.
+    ListPriorityClasses = 63, "list_priority_classes", ListPriorityClassesRequest => ListPriorityClassesReply, Looks, Frame, [Submit, Observer, Planner];
 }
 
 /// All kinds, by their number.

@@ -38,6 +38,8 @@ mod plan;
 pub use plan::*;
 mod preference;
 pub use preference::*;
+mod priority_class;
+pub use priority_class::*;
 mod reason;
 pub use reason::{Reason, ReasonCode};
 mod reply;

@@ -164,6 +164,8 @@ reasons! {
     Forbidden = 191, "forbidden";
     /// Nothing waits at that sequence of that session, or it belongs to another tenant.
     UnknownWait = 192, "unknown_wait";
+    /// No priority class has that name.
+    UnknownPriorityClass = 193, "unknown_priority_class";
     /// The allocation has no lease.
     NoLease = 195, "no_lease";
     /// The lease of the allocation belongs to a session.

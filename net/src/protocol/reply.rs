@@ -75,7 +75,7 @@ macro_rules! with_fault {
 }
 
 plain!(CancelReply, ExportReply, FollowReply, ListGroupsReply, ListReply, NodeBooksReply, StatusReply);
-plain!(ListJobsReply, ListQueuesReply);
+plain!(ListJobsReply, ListPriorityClassesReply, ListQueuesReply);
 in_parts!(NodesReply, PlaceBatchReply, ReleaseBatchReply, RenewReply);
 with_fault!(GroupReply, NodeReply, PlaceReply, ReleaseReply, RemoveGroupReply, ReportReply, ReserveReply);
 with_fault!(
@@ -84,6 +84,7 @@ with_fault!(
     JobReply,
     JobStatusReply,
     PlanNodesReply,
+    PriorityClassReply,
     QueueReply,
     RenewedBody,
     ReportTasksReply,

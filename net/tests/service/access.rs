@@ -13,7 +13,7 @@ use wharf_net::codec::decode_body;
 use wharf_net::protocol::*;
 
 /// Two tenants with a client each, and clients of the operator.
-fn settings() -> AccessSettings {
+pub(crate) fn settings() -> AccessSettings {
     AccessSettings {
         tenants: vec![tenant(1), tenant(2)],
         identities: vec![
@@ -59,7 +59,7 @@ fn fault<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> Fault {
     }
 }
 
-fn is_forbidden<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> Fault {
+pub(crate) fn is_forbidden<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> Fault {
     let fault = fault(answer);
     assert_eq!(fault.reason, Reason::Forbidden.into(), "{fault:?}");
     fault

@@ -56,6 +56,7 @@ fn begun() -> EventBody {
         restarts: 21,
         queue: "q".to_owned(),
         job_now: Some(Box::new(job)),
+        priority_class: "c".to_owned(),
     }
 }
 
@@ -122,13 +123,13 @@ fn events_are_written_as_they_always_were() {
     let holding = format!("{DEMAND} 0102fb8813 01036e7075020001fb1027");
     let begun = format!(
         "fb2c01 09010205 0101020304 0105060708 0101fb2c0104 0a0b0c0d0e 01{holding} 03706f64 0000 010304 \
-         0f101112131415 0171 01016a04030506"
+         0f101112131415 0171 01016a04030506 0163"
     );
     let node = format!("070802 016e00fb204e0000000000 01016200 01010172 010506{DEMAND} 000007");
-    let node = format!("0100000601 000000 00070900 000000 01{node} 0000000000 000000000000");
+    let node = format!("0100000601 000000 00070900 000000 01{node} 0000000000 00000000000000");
     let group = "030101 02 04fb204e000000 07 0101020304 0105060708 0000000000000000 01";
-    let group = format!("0200000900 00000101fb2c0104 0000000000 000000 01{group} 00000000000000000000");
-    let events = format!("04 {begun} {node} {group} {}", "00".repeat(27));
+    let group = format!("0200000900 00000101fb2c0104 0000000000 000000 01{group} 0000000000000000000000");
+    let events = format!("04 {begun} {node} {group} {}", "00".repeat(28));
     check_reply::<kinds::Events>(&reply, &format!("0003fb2c0105{events}").replace(' ', ""));
 }
 
@@ -148,6 +149,7 @@ fn numbers_of_events_never_change_their_meaning() {
     let queues = [EVENT_WAIT_ENDED, EVENT_QUEUE, EVENT_QUEUE_REMOVED];
     assert_eq!(queues, [15, 16, 17]);
     assert_eq!([EVENT_JOB, EVENT_JOB_PHASE, EVENT_JOB_REMOVED, EVENT_TASK], [18, 19, 20, 21]);
+    assert_eq!([EVENT_PRIORITY_CLASS, EVENT_PRIORITY_CLASS_REMOVED], [22, 23]);
     assert_eq!([WAIT_PLACED, WAIT_EXPIRED, WAIT_CANCELLED, WAIT_REFUSED], [1, 2, 3, 4]);
     assert_eq!((EVENTS_PER_MESSAGE_MAX, EVENTS_PER_MESSAGE_DEFAULT), (4096, 1024));
     assert_eq!(EXPORT_PAGE_BYTES_MAX, 512 * 1024);

@@ -9,6 +9,7 @@ use crate::harness::golden::{check_reply, check_request, hex};
 pub(crate) const TESTS: &[fn()] = &[
     requests_about_queues_are_written_as_they_always_were,
     replies_about_queues_are_written_as_they_always_were,
+    priority_classes_are_written_as_they_always_were,
     requests_about_jobs_are_written_as_they_always_were,
     replies_about_jobs_are_written_as_they_always_were,
     explanations_are_written_as_they_always_were,
@@ -68,10 +69,11 @@ fn summary() -> JobSummaryBody {
         created: 9,
         restarts: 2,
         user: "u".to_owned(),
+        priority_class: "c".to_owned(),
     }
 }
 
-const SUMMARY: &str = "fb2c01016a01710403030501060709020175";
+const SUMMARY: &str = "fb2c01016a017104030305010607090201750163";
 
 #[test]
 fn requests_about_queues_are_written_as_they_always_were() {
@@ -117,6 +119,35 @@ fn replies_about_queues_are_written_as_they_always_were() {
     );
 }
 
+#[test]
+fn priority_classes_are_written_as_they_always_were() {
+    let class = || PriorityClassBody {
+        name: "c".to_owned(),
+        value: -2,
+        preempts: false,
+        is_default: true,
+        description: "d".to_owned(),
+    };
+    let written = "01630300010164";
+    check_request::<kinds::SetPriorityClass>(&SetPriorityClassRequest { class: class() }, written);
+    check_request::<kinds::SetPriorityClass>(&SetPriorityClassRequest::default(), "0000010000");
+    check_reply::<kinds::SetPriorityClass>(&PriorityClassReply::default(), "0000");
+    let name = || "c".to_owned();
+    check_request::<kinds::RemovePriorityClass>(&RemovePriorityClassRequest { name: name() }, "0163");
+    let reply = PriorityClassReply::from(Fault::of_field(Reason::UnknownPriorityClass, "name", "m"));
+    check_reply::<kinds::RemovePriorityClass>(&reply, "c101c1046e616d65016d00");
+    check_request::<kinds::ListPriorityClasses>(
+        &ListPriorityClassesRequest { after: name(), limit: 300 },
+        "0163fb2c01",
+    );
+    check_request::<kinds::ListPriorityClasses>(&ListPriorityClassesRequest::default(), "0000");
+    check_reply::<kinds::ListPriorityClasses>(
+        &ListPriorityClassesReply { classes: vec![class()], more: true },
+        &format!("01{written}01"),
+    );
+    assert_eq!(PRIORITY_CLASSES_PER_MESSAGE_MAX, 1000);
+}
+
 fn policy(action: u8, exit_code: Option<i32>) -> JobPolicyBody {
     JobPolicyBody {
         events: vec![TASK_EVENT_FAILED, TASK_EVENT_EVICTED],
@@ -134,12 +165,13 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         request: PlaceRequest::default(),
         count: 3,
         role: 1,
-        priority: -1,
+        priority: Some(-1),
         preemptable: false,
         master: true,
         run_time: Some(60_000_000_000),
         policies: vec![policy(ACTION_RESTART_TASK, None)],
         topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_SOFT, tier: "t".to_owned() }),
+        priority_class: "c".to_owned(),
     };
     let job = JobBody {
         name: "j".to_owned(),
@@ -148,7 +180,7 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         min_resources: Some(amounts("cpu", 3)),
         roles: vec![RoleBody { name: "r".to_owned(), min_member: 4 }],
         tasks: vec![group],
-        priority: 5,
+        priority: Some(5),
         preempts: false,
         policies: vec![policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 7,
@@ -156,12 +188,13 @@ fn requests_about_jobs_are_written_as_they_always_were() {
         topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier: "r".to_owned() }),
         min_success: Some(8),
         wait: Some(9),
+        priority_class: "h".to_owned(),
     };
-    let tasks = format!("01{}030101000101fd005847f80d0000000102010201000001020174", hex(&request));
+    let tasks = format!("01{}03010101000101fd005847f80d00000001020102010000010201740163", hex(&request));
     let job_hex =
-        format!("016a0171020101036370750601017204{tasks}0a0001020102040105010b0701750101017201080109");
+        format!("016a0171020101036370750601017204{tasks}010a0001020102040105010b07017501010172010801090168");
     check_request::<kinds::SubmitJob>(&SubmitJobRequest { job }, &job_hex);
-    check_request::<kinds::SubmitJob>(&SubmitJobRequest::default(), "0000000000000001000300000000");
+    check_request::<kinds::SubmitJob>(&SubmitJobRequest::default(), "000000000000000100030000000000");
     check_request::<kinds::CancelJob>(&CancelJobRequest { job: 300, grace: 9 }, "fb2c0109");
     check_request::<kinds::JobStatus>(&JobStatusRequest { job: 300, from: 4, limit: 5 }, "fb2c010405");
     check_request::<kinds::ListJobs>(

@@ -50,6 +50,9 @@ fn numbers_never_change_their_meaning() {
         (58, "explain_job"),
         (59, "plan_nodes"),
         (60, "explain_wait"),
+        (61, "set_priority_class"),
+        (62, "remove_priority_class"),
+        (63, "list_priority_classes"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -158,6 +161,7 @@ fn reasons_never_change_their_meaning() {
         (190, "too_many_allocations"),
         (191, "forbidden"),
         (192, "unknown_wait"),
+        (193, "unknown_priority_class"),
         (195, "no_lease"),
         (196, "lease_of_session"),
         (197, "lease_expired"),

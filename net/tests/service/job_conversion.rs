@@ -110,12 +110,14 @@ fn job() -> JobBody {
         request,
         count: 3,
         role,
-        priority: 4,
+        priority: Some(4),
         preemptable: false,
         master: true,
         run_time: Some(60_000_000_000),
         policies: vec![policy(ACTION_RESTART_TASK, Some(7))],
         topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_SOFT, tier: String::new() }),
+        // It becomes a number when the job is submitted.
+        priority_class: String::new(),
     };
     JobBody {
         name: "j".to_owned(),
@@ -134,10 +136,11 @@ fn job() -> JobBody {
                     avoid_gpu: AVOID_GPU_NO,
                     ..PlaceRequest::default()
                 },
+                priority: Some(0),
                 ..TaskGroupBody::default()
             },
         ],
-        priority: 5,
+        priority: Some(5),
         preempts: false,
         policies: vec![policy(ACTION_RESTART_JOB, None), policy(ACTION_ABORT_JOB, Some(-3))],
         max_retry: 8,
@@ -145,6 +148,7 @@ fn job() -> JobBody {
         topology: Some(JobTopologyBody { mode: JOB_TOPOLOGY_HARD, tier: "rack".to_owned() }),
         min_success: Some(3),
         wait: Some(12),
+        priority_class: "high".to_owned(),
     }
 }
 
@@ -225,6 +229,7 @@ fn a_job_that_cannot_be_is_refused_by_its_field() {
     let cases = [
         (with(|job| job.name = String::new()), "name", "give one"),
         (with(|job| job.queue = String::new()), "queue", "give one"),
+        (with(|job| job.priority_class = "a\nb".to_owned()), "priority_class", "control characters"),
         (with(|job| job.roles.clear()), "roles", "at least one"),
         (with(|job| job.roles[1].name = "ps".to_owned()), "roles[1].name", "once"),
         (with(|job| job.policies[1].action = 9), "policies[1].action", "give 1 (restart_task)"),

@@ -97,6 +97,7 @@ fn of_planners(sequence: u64, within: u64) -> Vec<(Kind, Vec<u8>)> {
     let grow = GrowGroupRequest { group: group(), bundles: bundles.clone(), ..GrowGroupRequest::default() };
     let create = CreateGroupRequest { bundles, ..CreateGroupRequest::default() };
     let set = SetQueueRequest { queue: QueueBody { name: queue(), ..QueueBody::default() } };
+    let class = PriorityClassBody { name: queue(), ..PriorityClassBody::default() };
     let report = TaskReportBody { job: 1, state: TASK_SUCCEEDED, ..TaskReportBody::default() };
     let plan = PlanNodesRequest { types: vec![of_type], ..PlanNodesRequest::default() };
     let statement = StatementRequest { operations: vec![take], ..StatementRequest::default() };
@@ -118,6 +119,9 @@ fn of_planners(sequence: u64, within: u64) -> Vec<(Kind, Vec<u8>)> {
         SetQueue: set,
         RemoveQueue: RemoveQueueRequest { name: queue() },
         ListQueues: ListQueuesRequest { after: String::new(), limit: 1 },
+        SetPriorityClass: SetPriorityClassRequest { class },
+        RemovePriorityClass: RemovePriorityClassRequest { name: queue() },
+        ListPriorityClasses: ListPriorityClassesRequest { after: String::new(), limit: 1 },
         SubmitJob: SubmitJobRequest { job },
         CancelJob: CancelJobRequest { job: 1, grace: 0 },
         JobStatus: JobStatusRequest { job: 1, from: 0, limit: 1 },

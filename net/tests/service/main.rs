@@ -44,6 +44,7 @@ mod older_client;
 mod overdrawn_streams;
 mod overload;
 mod plans;
+mod priority_classes;
 mod refusals;
 mod reservations;
 mod resume;

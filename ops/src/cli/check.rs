@@ -29,6 +29,7 @@ struct Shape {
     nodes: Option<IgnoredAny>,
     queues: Option<IgnoredAny>,
     jobs: Option<IgnoredAny>,
+    priority_classes: Option<IgnoredAny>,
     autoscaling: Option<IgnoredAny>,
     plan: Option<IgnoredAny>,
 }
@@ -43,10 +44,11 @@ impl Shape {
         !self.is_scenario() && (self.autoscaling.is_some() || self.plan.is_some())
     }
 
-    /// Returns whether it has queues and jobs alone, as they are submitted.
+    /// Returns whether it has priority classes, queues and jobs alone, as they are submitted.
     fn is_submitted(&self) -> bool {
         let is_other = self.is_scenario() || self.is_plan() || self.nodes.is_some();
-        !is_other && (self.queues.is_some() || self.jobs.is_some())
+        let lists = [&self.queues, &self.jobs, &self.priority_classes];
+        !is_other && lists.into_iter().any(Option::is_some)
     }
 }
 
@@ -102,7 +104,11 @@ fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
         // What only scenarios may say is refused as it is at submission.
         job_bodies::check(&text).map_err(in_file)?;
         let checked = check_jobs(&text).map_err(in_file)?;
-        let what = format!("{} queues and {} jobs are right", checked.queues, checked.jobs);
+        let classes = match checked.classes {
+            0 => String::new(),
+            classes => format!("{classes} priority classes, "),
+        };
+        let what = format!("{classes}{} queues and {} jobs are right", checked.queues, checked.jobs);
         let unused = rules.map(|rules| unused_by(&text, rules)).transpose().map_err(in_file)?;
         return Ok(Checked { what, unused: unused.unwrap_or_default() });
     }

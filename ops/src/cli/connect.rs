@@ -11,7 +11,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::protocol::{
-    Fault, JobReply, NodeReply, QueueReply, ReasonCode, ReleaseReply, RemoveGroupReply, RenewedBody,
+    Fault, JobReply, NodeReply, PriorityClassReply, QueueReply, ReasonCode, ReleaseReply, RemoveGroupReply,
+    RenewedBody,
 };
 
 use super::{Ended, print};
@@ -91,7 +92,7 @@ macro_rules! outcomes {
         }
     )*};
 }
-outcomes! { JobReply NodeReply QueueReply ReleaseReply RemoveGroupReply RenewedBody }
+outcomes! { JobReply NodeReply PriorityClassReply QueueReply ReleaseReply RemoveGroupReply RenewedBody }
 
 /// How the replies for single items are printed.
 pub(super) struct Each<'a, I, R> {

@@ -9,9 +9,10 @@ use wharf_net::protocol::{
     CHANGED_STATE, ClaimBody, ENDED_EVICTED, ENDED_EXPIRED, ENDED_NODE_LOST, ENDED_NODE_REMOVED,
     ENDED_RELEASED, ENDED_TAKEN_BACK, EVENT_BEGUN, EVENT_BUNDLE, EVENT_ENDED, EVENT_GROUP,
     EVENT_GROUP_REMOVED, EVENT_INSIDE, EVENT_JOB, EVENT_JOB_PHASE, EVENT_JOB_REMOVED, EVENT_KINDS,
-    EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_QUEUE, EVENT_QUEUE_REMOVED,
-    EVENT_SESSION_ENDED, EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_TASK, EVENT_WAIT_ENDED, EventBody,
-    EventGroup, EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED, WAIT_CANCELLED,
+    EVENT_LEASE, EVENT_NODE, EVENT_NODE_COUNT, EVENT_NODE_REMOVED, EVENT_PRIORITY_CLASS,
+    EVENT_PRIORITY_CLASS_REMOVED, EVENT_QUEUE, EVENT_QUEUE_REMOVED, EVENT_SESSION_ENDED,
+    EVENT_SESSION_RENEWED, EVENT_STARTED, EVENT_TASK, EVENT_WAIT_ENDED, EventBody, EventGroup,
+    EventGroupBundle, EventNode, ReleasingBody, SESSION_CLOSED, SESSION_EXPIRED, WAIT_CANCELLED,
     WAIT_EXPIRED, WAIT_PLACED, WAIT_REFUSED, WireAllocation, WireGroup, WireSession,
 };
 
@@ -48,6 +49,8 @@ fn name(event: &EventBody) -> &'static str {
         (EVENT_GROUP_REMOVED, _) => "group_removed",
         (EVENT_QUEUE, _) => "queue",
         (EVENT_QUEUE_REMOVED, _) => "queue_removed",
+        (EVENT_PRIORITY_CLASS, _) => "priority_class",
+        (EVENT_PRIORITY_CLASS_REMOVED, _) => "priority_class_removed",
         (EVENT_JOB, _) => "job",
         (EVENT_JOB_PHASE, _) => "job_phase",
         (EVENT_JOB_REMOVED, _) => "job_removed",
@@ -144,6 +147,7 @@ fn event_line(event: &EventBody) -> Value {
         ("state", job_state(event).map(Into::into)),
         ("restarts", given(event.restarts.into()).map(Into::into)),
         ("queue", given_text(&event.queue).map(Into::into)),
+        ("priority_class", given_text(&event.priority_class).map(Into::into)),
     ];
     for (field, value) in fields {
         value.into_iter().for_each(|value| line[field] = value);
@@ -185,6 +189,7 @@ fn event_text(event: &EventBody) -> String {
     }
     event.job_now.iter().for_each(|now| add(format!("{} with {} tasks", now.name, now.tasks)));
     given_text(&event.queue).into_iter().for_each(|queue| add(format!("queue {queue}")));
+    given_text(&event.priority_class).into_iter().for_each(|class| add(class.to_owned()));
     job_state(event).into_iter().for_each(|state| add(state.to_owned()));
     given(event.until).into_iter().for_each(|until| add(format!("until {} s", seconds(until))));
     if event.what == EVENT_BUNDLE {

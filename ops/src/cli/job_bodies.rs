@@ -1,6 +1,5 @@
-//! Queues and jobs of files, as the service takes them.
+//! Priority classes, queues and jobs of files, as the service takes them.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_saphyr::Location;
@@ -8,14 +7,14 @@ use wharf_core::request::Policy;
 use wharf_net::convert::{job_topology_body, policy_bodies, policy_number};
 use wharf_net::protocol::{
     AmountsBody, DemandBody, JobBody, NamedAmount, ORDERING_DRF, ORDERING_FAIR, ORDERING_FIFO,
-    POLICY_DEFAULT, PlaceRequest, QueueBody, RoleBody, TaskGroupBody,
+    POLICY_DEFAULT, PlaceRequest, PriorityClassBody, QueueBody, RoleBody, TaskGroupBody,
 };
 
 use super::read_text;
+use crate::class_file::{ClassFile, ClassesFile, asked, check_classes, class_of_job};
 use crate::file_error::FileError;
 use crate::job_file::{
-    AmountsFile, JobFile, JobsFile, OrderingFile, QueueFile, TaskFile, bounded, part, policies, priority,
-    topology,
+    AmountsFile, JobFile, JobsFile, OrderingFile, QueueFile, TaskFile, bounded, part, policies, topology,
 };
 use crate::line_error::{LineError, documents};
 use crate::terms::TolerationFile;
@@ -26,6 +25,23 @@ pub(super) struct Described<T> {
     pub(super) file: PathBuf,
     pub(super) line: u64,
     pub(super) body: T,
+}
+
+/// Reads the priority classes of files. The default comes last, so that the one before it has given way.
+pub(super) fn classes(files: &[PathBuf]) -> Result<Vec<Described<PriorityClassBody>>, FileError> {
+    let read = |file: &JobsFile| {
+        let classes = file.priority_classes.iter();
+        Ok(classes.map(|(name, class)| (class.referenced, class_body(name, &class.value))).collect())
+    };
+    let mut all = described(files, "priority_classes", read)?;
+    all.sort_by_key(|class| class.body.is_default);
+    Ok(all)
+}
+
+fn class_body(name: &str, class: &ClassFile) -> PriorityClassBody {
+    let &ClassFile { value, preempts, is_default, .. } = class;
+    let description = class.description.clone();
+    PriorityClassBody { name: name.to_owned(), value, preempts, is_default, description }
 }
 
 /// Reads the queues of files, in order.
@@ -75,12 +91,13 @@ fn in_text<T>(
     let documents: Vec<JobsFile> = documents(text)?;
     let mut all = Vec::new();
     for document in &documents {
+        check_classes(&document.priority_classes)?;
         all.extend(read(document)?);
     }
     Ok(all)
 }
 
-/// Checks that a text describes queues and jobs that may be sent.
+/// Checks that a text describes priority classes, queues and jobs that may be sent.
 pub(super) fn check(text: &str) -> Result<(), LineError> {
     let read = |file: &JobsFile| {
         let queues = file.queues.iter().map(|queue| queue_body(queue).map(drop));
@@ -140,7 +157,7 @@ fn queue_body(file: &QueueFile) -> Result<QueueBody, LineError> {
     })
 }
 
-fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, LineError> {
+fn job_body(file: &JobFile, classes: &ClassesFile) -> Result<JobBody, LineError> {
     let place = file.name.referenced;
     if file.phase.is_some() {
         let message = "`phase` is for scenarios: leave it out, since the queue of the job admits it";
@@ -150,8 +167,9 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         return Err(LineError::at(place, "it has no tasks: give `tasks` with at least one"));
     }
     let (roles, numbers) = file.roles();
-    let of_job = priority(file.priority.as_ref(), classes, 0, place)?;
-    let group = |(task, role): (&TaskFile, u32)| task_group(file, task, role, of_job, classes);
+    let class = class_of_job(file.priority.as_ref(), classes);
+    let (priority, priority_class) = asked(file.priority.as_ref(), classes, place)?;
+    let group = |(task, role): (&TaskFile, u32)| task_group(file, task, role, classes);
     Ok(JobBody {
         name: file.name.value.clone(),
         queue: file.queue.as_ref().map(|queue| queue.value.clone()).unwrap_or_default(),
@@ -159,8 +177,9 @@ fn job_body(file: &JobFile, classes: &BTreeMap<String, i32>) -> Result<JobBody, 
         min_resources: file.min_resources.as_ref().map(amounts),
         roles: roles.into_iter().map(|(name, min_member)| RoleBody { name, min_member }).collect(),
         tasks: file.tasks.iter().zip(numbers).map(group).collect::<Result<_, _>>()?,
-        priority: of_job,
-        preempts: file.preempts,
+        priority: priority.or(class.map(|class| class.value)),
+        priority_class,
+        preempts: file.preempts && class.is_none_or(|class| class.preempts),
         policies: policy_bodies(&policies(&file.policies)?),
         max_retry: file.max_retry,
         min_success: file.min_success,
@@ -174,8 +193,7 @@ fn task_group(
     job: &JobFile,
     file: &TaskFile,
     role: u32,
-    of_job: i32,
-    classes: &BTreeMap<String, i32>,
+    classes: &ClassesFile,
 ) -> Result<TaskGroupBody, LineError> {
     let place = file.name.referenced;
     let of_scenario = [("state", file.state.is_some()), ("node", file.node.is_some())];
@@ -190,6 +208,7 @@ fn task_group(
             policy_number(policy.map_err(|error| LineError::at(place, format!("{error}")))?)
         }
     };
+    let (priority, priority_class) = asked(file.priority.as_ref(), classes, place)?;
     Ok(TaskGroupBody {
         request: PlaceRequest {
             demand: demand(&file.amounts()),
@@ -200,7 +219,8 @@ fn task_group(
         },
         count: file.count,
         role,
-        priority: priority(file.priority.as_ref(), classes, of_job, place)?,
+        priority,
+        priority_class,
         preemptable: file.preemptable.unwrap_or(job.preemptable),
         master: file.master,
         run_time: bounded(file.run_time.or(job.run_time), "run_time", place)?,
@@ -253,17 +273,41 @@ jobs:
 ";
         let jobs = read_jobs(text).unwrap();
         let [job] = &jobs[..] else { panic!("{jobs:?}") };
-        assert_eq!((&*job.name, &*job.queue, job.min_member, job.priority), ("train", "q", 3, 100));
+        assert_eq!((&*job.name, &*job.queue, job.min_member, job.priority), ("train", "q", 3, Some(100)));
         assert_eq!(job.user, "ann");
         assert_eq!(job.min_resources.as_ref().unwrap().amounts[1].amount, 10_240_000);
         let roles: Vec<_> = job.roles.iter().map(|role| (&*role.name, role.min_member)).collect();
         assert_eq!(roles, [("ps", 1), ("task", 0)]);
         let [ps, run] = &job.tasks[..] else { panic!("{job:?}") };
-        assert_eq!((ps.role, ps.priority, ps.master, ps.preemptable), (0, 7, true, true));
-        assert_eq!((run.role, run.priority, run.count, run.preemptable), (1, 100, 4, false));
+        assert_eq!((ps.role, ps.priority, ps.master, ps.preemptable), (0, Some(7), true, true));
+        assert_eq!((run.role, run.priority, run.count, run.preemptable), (1, None, 4, false));
         assert_eq!((run.request.demand.gpu, run.request.demand.custom[0].amount), (5000, 20_000));
         assert_eq!(run.request.selectors[0].values[0].0, "a");
         assert_eq!(run.request.policy, policy_number(Policy::Spread));
+    }
+
+    #[test]
+    fn classes_of_the_file_come_before_those_of_the_service() {
+        let text = "
+priority_classes: {usual: {value: 3, default: true, preempts: false}, high: 100}
+jobs:
+- {name: a, queue: q, tasks: [{name: t}]}
+- {name: b, queue: q, priority: high, tasks: [{name: t, priority: urgent}, {name: u, priority: usual}]}
+- {name: c, queue: q, priority: urgent, tasks: [{name: t, priority: 4}]}
+---
+jobs:
+- {name: d, queue: q, tasks: [{name: t}]}
+";
+        let jobs = read_jobs(text).unwrap();
+        let of_jobs: Vec<_> =
+            jobs.iter().map(|job| (job.priority, &*job.priority_class, job.preempts)).collect();
+        let expected =
+            [(Some(3), "", false), (Some(100), "", true), (None, "urgent", true), (None, "", true)];
+        assert_eq!(of_jobs, expected);
+        let groups = jobs.iter().flat_map(|job| &job.tasks);
+        let of_tasks: Vec<_> = groups.map(|group| (group.priority, &*group.priority_class)).collect();
+        let expected = [(None, ""), (None, "urgent"), (Some(3), ""), (Some(4), ""), (None, "")];
+        assert_eq!(of_tasks, expected);
     }
 
     #[test]
@@ -405,7 +449,7 @@ queues: [{name: c}]
             (tasks("state: running"), 5, "`state` is for scenarios: leave it out"),
             (tasks("node: n"), 5, "`node` is for scenarios: leave it out"),
             (job("user: \"\"\n  tasks: [{name: t}]"), 4, "`user` has 0 bytes: give 1 to 64"),
-            (tasks("priority: urgent"), 5, "add it to `priority_classes`"),
+            (tasks(&format!("priority: {}", "p".repeat(65))), 5, "has 65 bytes: give 1 to 64"),
             (tasks("policy: best"), 5, "best"),
             (tasks("cpus: 3"), 5, "cpus"),
             (tasks("tolerations: ['a:Never']"), 5, "`a:Never` is no toleration"),

@@ -175,6 +175,7 @@ pub(super) fn summary_view(job: &JobSummaryBody) -> Value {
         "user": given_text(&job.user),
         "phase": phase_name(job.phase),
         "priority": job.priority,
+        "priority_class": given_text(&job.priority_class),
         "min_member": job.min_member,
         "restarts": job.restarts,
         "counts": counts_view(&job.counts),
@@ -219,6 +220,14 @@ pub(super) fn counts_text(counts: &[TaskCountBody]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
+/// Formats a priority with the class that a job was submitted with: `100 (high)`.
+fn priority_text(job: &JobSummaryBody) -> String {
+    match given_text(&job.priority_class) {
+        Some(class) => format!("{} ({class})", job.priority),
+        None => job.priority.to_string(),
+    }
+}
+
 /// Prints a job for people.
 pub(super) fn say_job(job: &JobSummaryBody) {
     say(format_args!(
@@ -229,7 +238,7 @@ pub(super) fn say_job(job: &JobSummaryBody) {
         phase_name(job.phase),
         counts_text(&job.counts),
         job.min_member,
-        job.priority,
+        priority_text(job),
     ));
 }
 
@@ -255,6 +264,7 @@ pub(super) fn say_summaries(jobs: &[JobSummaryBody]) {
     let row = |job: &JobSummaryBody| {
         let mut row = summary_view(job);
         row["counts"] = counts_text(&job.counts).into();
+        row["priority"] = priority_text(job).into();
         row
     };
     table("job|name|queue|phase|counts:TASKS|min_member:AT LEAST|priority", &jobs.iter().map(row).collect());

@@ -28,6 +28,7 @@ mod place;
 mod plan;
 mod plan_view;
 mod print;
+mod priority_class;
 mod queue;
 mod renew;
 mod reserve;
@@ -93,6 +94,9 @@ enum Command {
     /// Make, change, list and remove queues of jobs.
     #[command(subcommand)]
     Queue(queue::QueueCommand),
+    /// Make, change, list and remove priority classes of jobs.
+    #[command(subcommand)]
+    PriorityClass(priority_class::PriorityClassCommand),
     /// Submit, show, list and cancel jobs, and report their tasks.
     #[command(subcommand)]
     Job(job::JobCommand),
@@ -158,6 +162,7 @@ pub fn run() -> ExitCode {
         Command::Reserve(args) => connect::block_on(reserve::reserve(args)),
         Command::Group(command) => connect::block_on(group::run(command)),
         Command::Queue(command) => connect::block_on(queue::run(command)),
+        Command::PriorityClass(command) => connect::block_on(priority_class::run(command)),
         Command::Job(command) => connect::block_on(job::run(command)),
         Command::Explain(args) => connect::block_on(explain::run(args)),
         Command::Plan(args) => plan::run(args),

@@ -119,6 +119,8 @@ fn done_view(done: &Done) -> Value {
         Deed::Statement(statement, ..) => json!({ "statement": statement.to_string() }),
         Deed::Jobs(JobsDone::QueueSet) => json!("queue_set"),
         Deed::Jobs(JobsDone::QueueRemoved) => json!("queue_removed"),
+        Deed::Jobs(JobsDone::ClassSet) => json!("priority_class_set"),
+        Deed::Jobs(JobsDone::ClassRemoved) => json!("priority_class_removed"),
         Deed::Jobs(JobsDone::Submitted(job)) => json!({ "job_submitted": job.to_string() }),
         Deed::Jobs(JobsDone::Cancelled(job)) => json!({ "job_cancelled": job.to_string() }),
         Deed::Jobs(JobsDone::Reported(_)) => json!("tasks_reported"),
@@ -321,6 +323,13 @@ fn jobs_view(change: &JobsChange) -> Value {
             "open": queue.spec.open,
         }),
         JobsChange::QueueRemoved(name) => json!({ "queue": **name, "removed": true }),
+        JobsChange::Class(class) => json!({
+            "priority_class": *class.name,
+            "value": class.value,
+            "default": class.is_default,
+            "preempts": class.preempts,
+        }),
+        JobsChange::ClassRemoved(name) => json!({ "priority_class": **name, "removed": true }),
         JobsChange::DirectEnded(job) => json!({ "placement": job.to_string(), "removed": true }),
         JobsChange::Job(job) if job.spec.is_direct => json!({
             "placement": job.id.to_string(),

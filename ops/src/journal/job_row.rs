@@ -8,7 +8,7 @@ use wharf_core::fairness::Dim;
 use wharf_core::ids::TenantId;
 use wharf_core::jobs::{
     Delayed, JobId, JobPhase, JobRecord, JobSpec, JobsChange, JobsDone, PastAmount, PastRecord, PolicyAction,
-    QueueRecord, TaskId, TaskRecord, TaskState,
+    PriorityClass, QueueRecord, TaskId, TaskRecord, TaskState,
 };
 use wharf_core::limits::RESOURCE_KINDS_MAX;
 use wharf_core::registrar::Catalog;
@@ -16,9 +16,9 @@ use wharf_core::resource::ResourceRegistry;
 use wharf_core::time::Time;
 use wharf_net::convert::{
     PlacementDefaults, job_body, job_phase, job_phase_number, job_spec, policy_action, policy_action_number,
-    queue_body, queue_spec, task_state, task_state_number,
+    priority_class, priority_class_body, queue_body, queue_spec, task_state, task_state_number,
 };
-use wharf_net::protocol::{JobBody, QueueBody, WireAllocation};
+use wharf_net::protocol::{JobBody, PriorityClassBody, QueueBody, WireAllocation};
 
 use super::mirror::{Stored, rows, stored_as};
 
@@ -37,6 +37,20 @@ impl Stored<QueueRecord> for QueueRow {
     fn read(self, catalog: &mut Catalog) -> anyhow::Result<QueueRecord> {
         let (spec, parent) = queue_spec(self.0, &catalog.resources)?;
         Ok(QueueRecord { spec, parent })
+    }
+}
+
+/// A priority class.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ClassRow(PriorityClassBody);
+
+impl Stored<PriorityClass> for ClassRow {
+    fn of(class: &PriorityClass, _kinds: &ResourceRegistry) -> Self {
+        Self(priority_class_body(class))
+    }
+
+    fn read(self, _catalog: &mut Catalog) -> anyhow::Result<PriorityClass> {
+        Ok(priority_class(self.0)?)
     }
 }
 
@@ -77,6 +91,8 @@ rows! {
         Task(id: TaskIdRow, task: TaskRow),
         Past(past: Box<PastRow>),
         DirectEnded(job: u64),
+        Class(class: Box<ClassRow>),
+        ClassRemoved(name: String),
     }
 
     /// What a request about queues and jobs did.
@@ -86,6 +102,8 @@ rows! {
         Submitted(job: u64),
         Cancelled(job: u64),
         Reported(outdated: Vec<u32>),
+        ClassSet,
+        ClassRemoved,
     }
 }
 
@@ -275,6 +293,7 @@ pub(super) mod tests {
             ],
             tasks: vec![group(plain, 0), group(affine, 1)],
             priority: -5,
+            priority_class: Some("low".into()),
             preempts: false,
             created: Time(50),
             phase: JobPhase::Pending,
@@ -297,6 +316,16 @@ pub(super) mod tests {
         }
     }
 
+    fn class() -> PriorityClass {
+        PriorityClass {
+            name: "high".into(),
+            value: -7,
+            preempts: false,
+            is_default: true,
+            description: "for few".into(),
+        }
+    }
+
     /// Returns what a queue and a user have held.
     fn past(kind: ResourceKind) -> Vec<PastRecord> {
         let kinds = vec![
@@ -311,7 +340,8 @@ pub(super) mod tests {
     /// Returns queues and jobs that use every field, and the custom kind `kind`.
     pub(in crate::journal) fn record(kind: ResourceKind) -> JobsRecord {
         let outer = QueueRecord { spec: QueueSpec::new("outer"), parent: None };
-        JobsRecord { next_job: 9, queues: vec![outer, queue()], jobs: vec![job(kind)], past: past(kind) }
+        let queues = vec![outer, queue()];
+        JobsRecord { next_job: 9, queues, classes: vec![class()], jobs: vec![job(kind)], past: past(kind) }
     }
 
     /// Writes a row and reads it back.
@@ -337,6 +367,8 @@ pub(super) mod tests {
             JobsChange::Job(Box::new(job(kind))),
             JobsChange::JobRemoved(JobId(7)),
             JobsChange::DirectEnded(JobId(8)),
+            JobsChange::Class(Box::new(class())),
+            JobsChange::ClassRemoved("high".into()),
             JobsChange::Task(id, task()),
         ];
         changes.extend(past(kind).into_iter().map(|past| JobsChange::Past(Box::new(past))));
@@ -366,6 +398,8 @@ pub(super) mod tests {
             JobsDone::Submitted(job),
             JobsDone::Cancelled(job),
             JobsDone::Reported(vec![0, 1023]),
+            JobsDone::ClassSet,
+            JobsDone::ClassRemoved,
         ] {
             let row: JobsDoneRow = again(&Stored::of(&done, &ResourceRegistry::default()));
             assert_eq!(row.read(&mut Catalog::default()).unwrap(), done);

@@ -23,7 +23,7 @@ use wharf_net::convert::{agent_body, agent_facts, node_body, node_spec, unhealth
 use wharf_net::protocol::{AgentBody, NodeBody, UnhealthyBody, WireAllocation, WireGroup, WireSession};
 
 use super::group_row::GroupRow;
-use super::job_row::{JobRow, PastRow, QueueRow};
+use super::job_row::{ClassRow, JobRow, PastRow, QueueRow};
 use super::mirror::{Stored, rows};
 use super::session_row::SessionRow;
 
@@ -213,6 +213,8 @@ pub(super) enum Row {
     Job(Box<JobRow>),
     /// What a queue or a user in it has held.
     Past(Box<PastRow>),
+    /// A priority class.
+    Class(Box<ClassRow>),
 }
 
 /// Returns the resource kinds of a registrar.
@@ -245,6 +247,7 @@ pub(super) fn rows<'a>(state: &'a StoreState, kinds: &'a ResourceRegistry) -> im
         .chain(state.groups.iter().map(|group| Row::Group(Box::new(Stored::of(group, kinds)))))
         .chain((state.jobs.next_job > 1).then_some(Row::NextJob(state.jobs.next_job)))
         .chain(state.jobs.queues.iter().map(|queue| Row::Queue(Box::new(Stored::of(queue, kinds)))))
+        .chain(state.jobs.classes.iter().map(|class| Row::Class(Box::new(Stored::of(class, kinds)))))
         .chain(state.jobs.jobs.iter().map(|job| Row::Job(Box::new(Stored::of(job, kinds)))))
         .chain(state.jobs.past.iter().map(|past| Row::Past(Box::new(Stored::of(past, kinds)))))
         .chain(state.sessions.iter().map(|session| Row::Session(Box::new(Stored::of(session, kinds)))))
@@ -342,6 +345,7 @@ impl<'a> Reader<'a> {
             Row::NextJob(number) => jobs.next_job = number,
             Row::Queue(queue) => jobs.queues.push(*queue.read(catalog)?),
             Row::Job(job) => jobs.jobs.push(*job.read(catalog)?),
+            Row::Class(class) => jobs.classes.push(*class.read(catalog)?),
             Row::Past(past) => jobs.past.push(*past.read(catalog)?),
         }
         Ok(())

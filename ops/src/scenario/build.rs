@@ -18,10 +18,11 @@ use wharf_net::convert::{PlacementDefaults, placement_request};
 use wharf_net::protocol::PlaceRequest;
 
 use super::file::ScenarioFile;
+use crate::class_file::{ClassesFile, check_classes, class_of_job, priority};
 use crate::cycle_file::{ConfigFile, GRACE_NS, cycle_config};
 use crate::job_file::{
     AmountsFile, JobFile, Name, OrderingFile, PhaseFile, PriorityFile, QueueFile, StateFile, TaskFile,
-    bounded, part, policies, priority, topology,
+    bounded, part, policies, topology,
 };
 use crate::line_error::LineError;
 use crate::plan_file::{NodeFile, PlanFile};
@@ -41,7 +42,7 @@ pub(super) struct World {
     tasks: BTreeMap<String, TaskId>,
     task_names: BTreeMap<TaskId, String>,
     node_names: BTreeMap<NodeId, String>,
-    classes: BTreeMap<String, i32>,
+    classes: ClassesFile,
     policy: Policy,
 }
 
@@ -58,7 +59,7 @@ impl World {
 
     fn of(
         file: &ConfigFile,
-        classes: &BTreeMap<String, i32>,
+        classes: &ClassesFile,
         (nodes, queues, jobs): (&[NodeFile], &[QueueFile], &[JobFile]),
     ) -> Result<Self, LineError> {
         let config = cycle_config(file)?;
@@ -70,7 +71,8 @@ impl World {
             Some(name) => parse_policy(name)?,
             None => Policy::BestFit,
         };
-        let mut world = Self { policy, classes: classes.clone(), ..Self::over(cluster) };
+        let mut world = Self { policy, ..Self::over(cluster) };
+        world.set_classes(classes)?;
         world.add(nodes, queues, jobs)?;
         Ok(world)
     }
@@ -88,14 +90,16 @@ impl World {
             tasks: BTreeMap::new(),
             task_names: BTreeMap::new(),
             node_names: BTreeMap::new(),
-            classes: BTreeMap::new(),
+            classes: ClassesFile::new(),
             policy: Policy::BestFit,
         }
     }
 
     /// Replaces the priority classes.
-    pub(super) fn set_classes(&mut self, classes: &BTreeMap<String, i32>) {
+    pub(super) fn set_classes(&mut self, classes: &ClassesFile) -> Result<(), LineError> {
+        check_classes(classes)?;
         self.classes.clone_from(classes);
+        Ok(())
     }
 
     /// Adds nodes, queues and jobs.
@@ -207,7 +211,9 @@ impl World {
         let place = file.name.referenced;
         let (roles, numbers) = file.roles();
         let mut groups = Vec::new();
-        let priority = self.priority(file.priority.as_ref(), 0, place)?;
+        let class = class_of_job(file.priority.as_ref(), &self.classes).cloned();
+        let usual = class.as_ref().map_or(0, |class| class.value);
+        let priority = self.priority(file.priority.as_ref(), usual, place)?;
         for (task, role) in file.tasks.iter().zip(numbers) {
             groups.push(TaskGroup {
                 request: self.request(task)?,
@@ -243,7 +249,8 @@ impl World {
             roles: roles.into_iter().map(role).collect(),
             tasks: groups,
             priority,
-            preempts: file.preempts,
+            priority_class: None,
+            preempts: file.preempts && class.is_none_or(|class| class.preempts),
             created: self.cluster.now(),
             phase: match file.phase {
                 Some(PhaseFile::Pending) => JobPhase::Pending,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_saphyr::Spanned;
 
+use crate::class_file::ClassesFile;
 use crate::cycle_file::ConfigFile;
 use crate::job_file::{AmountsFile, JobFile, Name, Nanos, QueueFile};
 use crate::plan_file::{AskFile, AutoscalingFile, NodeFile};
@@ -38,7 +39,7 @@ pub(super) struct ScenarioFile {
     #[serde(default)]
     pub(super) config: ConfigFile,
     #[serde(default)]
-    pub(super) priority_classes: BTreeMap<String, i32>,
+    pub(super) priority_classes: ClassesFile,
     #[serde(default)]
     pub(super) nodes: Vec<NodeFile>,
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! Checks files of queues and jobs, which `wharf queue set` and `wharf job submit` read, with the rules of a service.
+//! Checks files of priority classes, queues and jobs, which `wharf queue set` and `wharf job submit` read, with the rules of a
+//! service.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +8,19 @@ use wharf_core::fairness::Amounts;
 use wharf_core::jobs::QueueSpec;
 
 use super::build::World;
-use crate::job_file::{JobsFile, Name, topology};
+use crate::class_file::ClassesFile;
+use crate::job_file::{JobsFile, Name, PriorityFile, topology};
 use crate::line_error::{LineError, documents};
 use crate::unused::unused;
 
 /// Where jobs are checked that leave their queue to their tenant.
 const OF_TENANT: &str = "the queue of the tenant";
 
-/// The numbers of queues and jobs that are right.
+/// The numbers of priority classes, queues and jobs that are right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
+    /// Priority classes.
+    pub classes: usize,
     /// Queues.
     pub queues: usize,
     /// Jobs.
@@ -33,8 +37,8 @@ pub(crate) fn unused_by(text: &str, rules: &CycleConfig) -> Result<Vec<LineError
     Ok(unused(queues, files.iter().flat_map(|file| &file.jobs), rules))
 }
 
-/// Checks the queues and jobs of a file. Queues that it names and does not have count as ones that the service has, and so do
-/// tiers of the topology.
+/// Checks the priority classes, queues and jobs of a file. Queues and classes that it names and does not have count as ones
+/// that the service has, and so do tiers of the topology.
 ///
 /// # Errors
 /// The first fault, with its line.
@@ -72,18 +76,26 @@ pub fn check_jobs(text: &str) -> Result<Checked, LineError> {
     for (number, file) in files.iter_mut().enumerate() {
         file.queues.iter_mut().for_each(|queue| queue.tenant = None);
         for (at, job) in file.jobs.iter_mut().enumerate() {
-            // The service knows which tiers there are.
+            // The service knows which tiers there are, and its classes.
             topology(job.topology.take().as_ref())?;
+            job.priority.take_if(|of| is_foreign(of, &file.priority_classes));
             for (index, task) in job.tasks.iter_mut().enumerate() {
                 topology(task.topology.take().as_ref())?;
+                task.priority.take_if(|of| is_foreign(of, &file.priority_classes));
                 // Tasks of different jobs may have the same name here.
                 task.name.value = format!("{number}.{at}.{index}");
             }
         }
-        world.set_classes(&file.priority_classes);
+        world.set_classes(&file.priority_classes)?;
         world.add(&[], &file.queues, &file.jobs)?;
+        checked.classes += file.priority_classes.len();
         checked.queues += file.queues.len();
         checked.jobs += file.jobs.len();
     }
     Ok(checked)
+}
+
+/// Returns whether it is a class that the file has not.
+fn is_foreign(priority: &PriorityFile, own: &ClassesFile) -> bool {
+    matches!(priority, PriorityFile::Class(name) if !own.contains_key(name))
 }

@@ -34,21 +34,21 @@ fn files_of_queues_and_jobs_are_checked_with_the_rules_of_a_service() {
         )
     };
     let right = format!("{queues}{}", job("q", "min_member: 2"));
-    assert_eq!(check_jobs(&right), Ok(Checked { queues: 1, jobs: 1 }));
+    assert_eq!(check_jobs(&right), Ok(Checked { classes: 1, queues: 1, jobs: 1 }));
     // A tenant that is bound to a queue need not name it. A tenant without a binding is told when it submits the job.
     let unnamed = "jobs:\n- {name: j, tasks: [{name: t}]}\n";
-    assert_eq!(check_jobs(unnamed), Ok(Checked { queues: 0, jobs: 1 }));
+    assert_eq!(check_jobs(unnamed), Ok(Checked { jobs: 1, ..Checked::default() }));
     // The service may have a queue that the file has not. Tasks of two documents may have the same name.
     let other = job("there", "min_member: 0").replace("name: j,", "name: k,");
     let two = format!("{right}---\npriority_classes: {{high: 1}}\n{other}");
-    assert_eq!(check_jobs(&two), Ok(Checked { queues: 1, jobs: 2 }));
+    assert_eq!(check_jobs(&two), Ok(Checked { classes: 2, queues: 1, jobs: 2 }));
     // What a queue of the service is guaranteed, the service knows.
     let below = "queues:
 - {name: a, parent: team, guarantee: {cpu: 2, resources: {npu: 1}}}
 - {name: b, parent: team, guarantee: {cpu: 3}}
 - {name: c, parent: b, guarantee: {cpu: 3}}
 ";
-    assert_eq!(check_jobs(below), Ok(Checked { queues: 3, jobs: 0 }));
+    assert_eq!(check_jobs(below), Ok(Checked { queues: 3, ..Checked::default() }));
     let cases = [
         (
             below.replace("parent: b, guarantee: {cpu: 3}", "parent: b, guarantee: {cpu: 4}"),

@@ -12,10 +12,13 @@ use crate::harness::{Ended, PATIENCE, Service, Site};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/jobs.md");
 
 /// The commands that the page must show.
-const SHOWN: [&str; 10] = [
+const SHOWN: [&str; 13] = [
     "queue set",
     "queue list",
     "queue remove",
+    "priority-class set",
+    "priority-class list",
+    "priority-class remove",
     "job submit",
     "job status",
     "job list",

@@ -6,8 +6,9 @@ use super::{Ended, Keeper};
 use crate::group::PlanReply;
 use crate::ids::TenantId;
 use crate::jobs::{
-    JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply, JobsRequest,
-    QueueContents, QueueError, QueueId, QueueSpec, QueueView, Task, TaskReport, TaskState, TaskView,
+    AskedPriorities, JobError, JobId, JobPhase, JobSpec, JobView, JobsDone, JobsRejection, JobsReply,
+    JobsRequest, PriorityClass, QueueContents, QueueError, QueueId, QueueSpec, QueueView, Task, TaskReport,
+    TaskState, TaskView,
 };
 use crate::limits::{DOMAIN_BYTES_PER_PAGE_MAX, JOBS_MAX, QUEUES_MAX, USERS_LOOKED_AT_MAX};
 use crate::planner::queue::PortClient;
@@ -41,9 +42,16 @@ impl Planner {
             JobsRequest::ListQueues { tenant, after, limit } => {
                 Ok(JobsReply::Queues(keeper.list_queues(tenant, after.as_deref(), limit, now)))
             }
-            JobsRequest::Submit { spec, queue, bound } => {
+            JobsRequest::SetPriorityClass(class) => keeper.set_class(*class),
+            JobsRequest::RemovePriorityClass(name) => keeper.remove_class(&name),
+            JobsRequest::ListPriorityClasses { after, limit } => {
+                let classes = keeper.jobs().classes_after(after.as_deref()).take(usize::from(limit));
+                Ok(JobsReply::Classes(classes.cloned().collect()))
+            }
+            JobsRequest::Submit { spec, queue, bound, priorities } => {
                 let binding = keeper.jobs().check_binding(&queue, bound.as_ref());
-                binding.map_err(Into::into).and_then(|()| keeper.submit(*spec, &queue, now))
+                let submit = |()| keeper.submit(*spec, priorities.as_deref(), &queue, now);
+                binding.map_err(Into::into).and_then(submit)
             }
             JobsRequest::Cancel { job, tenant, grace_ns } => {
                 keeper.cancel(job, tenant, &mut ended, grace_ns, now)
@@ -153,7 +161,23 @@ impl Keeper {
         queues.take(usize::from(limit)).map(view).collect()
     }
 
-    fn submit(&mut self, spec: JobSpec, queue: &Arc<str>, now: Time) -> Answer {
+    fn set_class(&mut self, class: PriorityClass) -> Answer {
+        self.jobs_mut().set_priority_class(class)?;
+        Ok(JobsReply::Done(JobsDone::ClassSet))
+    }
+
+    fn remove_class(&mut self, name: &Arc<str>) -> Answer {
+        self.jobs_mut().remove_priority_class(name)?;
+        Ok(JobsReply::Done(JobsDone::ClassRemoved))
+    }
+
+    fn submit(
+        &mut self,
+        mut spec: JobSpec,
+        priorities: Option<&AskedPriorities>,
+        queue: &Arc<str>,
+        now: Time,
+    ) -> Answer {
         let tasks: u64 = spec.tasks.iter().map(|group| u64::from(group.count)).sum();
         let live = self.live_jobs();
         if live >= JOBS_MAX {
@@ -170,6 +194,7 @@ impl Keeper {
         if self.jobs().queue(id).spec().tenant.is_some_and(foreign) {
             return Err(JobsRejection::ForeignQueue(Arc::clone(queue)));
         }
+        priorities.map_or(Ok(()), |asked| self.jobs().resolve_priorities(&mut spec, asked))?;
         let spec = JobSpec { queue: id, created: now, phase: JobPhase::Pending, ..spec };
         let job = self.jobs_mut().submit(spec)?;
         self.tasks += tasks;

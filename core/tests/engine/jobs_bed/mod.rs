@@ -128,7 +128,8 @@ pub(crate) fn bag(name: &str, count: u32) -> JobSpec {
 }
 
 pub(crate) fn try_submit(engine: &mut Engine, spec: JobSpec, queue: &str) -> Result<JobId, JobsRejection> {
-    let submit = JobsRequest::Submit { spec: Box::new(spec), queue: queue.into(), bound: None };
+    let submit =
+        JobsRequest::Submit { spec: Box::new(spec), queue: queue.into(), bound: None, priorities: None };
     match ask_jobs(engine, submit)? {
         JobsReply::Done(JobsDone::Submitted(id)) => Ok(id),
         other => panic!("a job: {other:?}"),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use wharf_core::fairness::Dim;
 use wharf_core::ids::{AllocationId, BundleId, Incarnation, NodeId, StatementId, TenantId};
 use wharf_core::jobs::{
-    JobId, JobPhase, JobPolicy, JobSpec, Jobs, JobsRecord, PolicyAction, QueueId, QueueSpec, TaskEvent,
-    TaskGroup, TaskId, TaskState,
+    JobId, JobPhase, JobPolicy, JobSpec, Jobs, JobsRecord, PolicyAction, PriorityClass, QueueId, QueueSpec,
+    TaskEvent, TaskGroup, TaskId, TaskState,
 };
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part};
@@ -15,8 +15,8 @@ use wharf_net::protocol::{TASK_FAILED, TASK_SUCCEEDED};
 
 use super::fires::{Bed, NODE, asks};
 use super::jobs::{
-    Dated, Told, a_start_keeps_the_jobs, jobs_are_as_told, plans_change_nothing, queues_are_as_told,
-    tasks_are_in_the_books, tasks_run_once,
+    Dated, Told, a_start_keeps_the_jobs, classes_are_as_told, jobs_are_as_told, plans_change_nothing,
+    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::facts::Facts;
 
@@ -141,6 +141,17 @@ pub(super) fn a_queue_that_is_gone() {
     let (jobs, _) = jobs();
     assert_eq!(queues_are_as_told(&jobs, ["free"].into_iter()), Ok(()));
     assert!(queues_are_as_told(&jobs, ["free", "team"].into_iter()).is_err());
+}
+
+#[test]
+pub(super) fn a_class_that_is_another_one() {
+    let (mut jobs, _) = jobs();
+    jobs.set_priority_class(PriorityClass::new("high", 4)).unwrap();
+    let check = |told: &[(&'static str, Option<i32>)]| {
+        classes_are_as_told(&jobs, &told.iter().copied().collect()).is_ok()
+    };
+    assert!(check(&[("high", Some(4)), ("gone", None)]));
+    assert!(!check(&[("high", Some(5))]) && !check(&[("high", None)]) && !check(&[("gone", Some(4))]));
 }
 
 #[test]

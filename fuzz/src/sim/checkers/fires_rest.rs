@@ -255,6 +255,7 @@ const FIRES: &[(&str, fn())] = &[
     ("a_start_keeps_the_outcomes", outcomes::tests::an_outcome_that_a_start_lost),
     ("a_start_keeps_the_sessions", sessions::tests::a_session_that_a_start_reads_differently),
     ("answered_sessions_are_kept", sessions::tests::a_session_that_a_start_lost),
+    ("classes_are_as_told", fires_jobs::a_class_that_is_another_one),
     ("newest_connection_is_welcome", sessions::tests::a_session_that_goes_to_an_older_connection),
     ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),
     ("nothing_late_is_done", deadlines::tests::a_release_after_its_deadline),

@@ -97,6 +97,19 @@ pub fn queues_are_as_told(jobs: &Jobs, mut told: impl Iterator<Item = &'static s
     ensure(gone.is_none(), || format!("queue {gone:?} was made, and is gone"))
 }
 
+/// Checks that the priority classes have the values that their client was told, by name. `None`: the class was removed.
+///
+/// # Errors
+/// Returns the one that differs.
+pub fn classes_are_as_told(jobs: &Jobs, told: &BTreeMap<&'static str, Option<i32>>) -> Verdict {
+    told.iter().try_for_each(|(&name, &value)| {
+        let found = jobs.priority_class(name).map(|class| class.value);
+        ensure(found == value, || {
+            format!("priority class `{name}` is {found:?}, and its client was told {value:?}")
+        })
+    })
+}
+
 /// Checks that a job is as its client was told. At rest, a job that is over has no task that has not ended.
 ///
 /// # Errors

@@ -150,6 +150,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "plans_change_nothing",
     "plans_keep_their_limits",
     "queues_are_as_told",
+    "classes_are_as_told",
     "promises_are_kept",
     "refusals_of_queues_are_true",
     "replay_gives_the_same",

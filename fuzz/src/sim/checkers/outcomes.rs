@@ -14,8 +14,8 @@ use wharf_core::request::Placement;
 use wharf_core::state::{Deed, KeptOutcome, SessionRecord};
 use wharf_net::codec::{FLAG_ERROR, decode_body, decode_frame};
 use wharf_net::protocol::{
-    FRAME_BYTES_MAX, GroupReply, JobReply, Kind, PlaceReply, QueueReply, Reason, ReleaseReply,
-    RemoveGroupReply, ReportTasksReply,
+    FRAME_BYTES_MAX, GroupReply, JobReply, Kind, PlaceReply, PriorityClassReply, QueueReply, Reason,
+    ReleaseReply, RemoveGroupReply, ReportTasksReply,
 };
 
 use super::{Verdict, ensure};
@@ -184,6 +184,11 @@ fn tells_of(kind: Kind, done: &JobsDone, payload: &[u8]) -> bool {
     match (kind, done) {
         (Kind::SetQueue, JobsDone::QueueSet) | (Kind::RemoveQueue, JobsDone::QueueRemoved) => {
             let (reply, _) = decode_body::<QueueReply>(payload).expect("a body that was sent");
+            reply.reason.is_done()
+        }
+        (Kind::SetPriorityClass, JobsDone::ClassSet)
+        | (Kind::RemovePriorityClass, JobsDone::ClassRemoved) => {
+            let (reply, _) = decode_body::<PriorityClassReply>(payload).expect("a body that was sent");
             reply.reason.is_done()
         }
         (Kind::SubmitJob, JobsDone::Submitted(id)) | (Kind::CancelJob, JobsDone::Cancelled(id)) => {

@@ -12,8 +12,9 @@ use wharf_net::protocol::{
     CancelJobRequest, DemandBody, JOB_ABORTED, JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, JOB_RESTARTING,
     JOB_TOPOLOGY_HARD, JOB_TOPOLOGY_SOFT, JobBody, JobPolicyBody, JobReply, JobStatusReply, JobStatusRequest,
     JobTopologyBody, Kind, NamedAmount, NodeBody, NodeTypeBody, PlaceRequest, PlanNodesReply,
-    PlanNodesRequest, QueueBody, QueueReply, Reason, ReasonCode, ReportTasksReply, ReportTasksRequest,
-    RoleBody, SetQueueRequest, SubmitJobRequest, TASK_EVENT_ANY, TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED,
+    PlanNodesRequest, PriorityClassBody, PriorityClassReply, QueueBody, QueueReply, Reason, ReasonCode,
+    RemovePriorityClassRequest, ReportTasksReply, ReportTasksRequest, RoleBody, SetPriorityClassRequest,
+    SetQueueRequest, SubmitJobRequest, TASK_EVENT_ANY, TASK_EVENT_COMPLETED, TASK_EVENT_EVICTED,
     TASK_EVENT_FAILED, TASK_FAILED, TASK_RUNNING, TASK_SUCCEEDED, TaskGroupBody, TaskReportBody,
     WireAllocation,
 };
@@ -29,6 +30,9 @@ use crate::sim::checkers::queues::{
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::choices::Choices;
 use crate::sim::script::in_zone;
+
+/// The priority classes.
+const CLASSES: [&str; 3] = ["c0", "c1", "c2"];
 
 /// One unit, in 1/10,000 of a unit.
 const UNIT: i64 = 10_000;
@@ -91,10 +95,29 @@ pub(in crate::sim) fn set_queue(client: &mut Client, queue: &QueueOfSim) -> Vec<
     client.ask(Kind::SetQueue, &SetQueueRequest { queue: body }, Asked::SetQueue(queue.name))
 }
 
-/// Says again what one of the queues is.
+/// Says again what one of the queues is. Or makes, changes or removes a priority class.
 pub(in crate::sim) fn set_some_queue(client: &mut Client, choices: &mut Choices<'_>) -> Vec<u8> {
     let queue = choices.place(QUEUES.len());
+    let class = CLASSES[queue % CLASSES.len()];
+    let is_asked = |asked: &Asked| matches!(asked, Asked::ChangeClass(name, _) if *name == class);
+    if client.next.is_multiple_of(2) && !client.pending.values().any(|pending| is_asked(&pending.asked)) {
+        return change_class(client, class);
+    }
     set_queue(client, &QUEUES[queue])
+}
+
+/// Changes a priority class of which no change is under way. Nobody else changes it.
+fn change_class(client: &mut Client, class: &'static str) -> Vec<u8> {
+    client.classes.remove(class);
+    let name = class.to_owned();
+    if client.next.is_multiple_of(4) {
+        let request = RemovePriorityClassRequest { name };
+        return client.ask(Kind::RemovePriorityClass, &request, Asked::ChangeClass(class, None));
+    }
+    let value = i32::try_from(client.next).expect("a run has few requests");
+    let body = PriorityClassBody { name, value, ..PriorityClassBody::default() };
+    let request = SetPriorityClassRequest { class: body };
+    client.ask(Kind::SetPriorityClass, &request, Asked::ChangeClass(class, Some(value)))
 }
 
 /// Returns how long tasks may run, in ns: some end soon, some late, and some never.
@@ -118,7 +141,7 @@ fn task_group(choices: &mut Choices<'_>) -> TaskGroupBody {
         request: PlaceRequest { demand, policy: 1, ..PlaceRequest::default() },
         count: choices.below(3) as u32 + 1,
         role: 0,
-        priority: choices.below(2) as i32,
+        priority: Some(choices.below(2) as i32),
         preemptable: !choices.one_in(4),
         ..TaskGroupBody::default()
     }
@@ -268,7 +291,7 @@ impl Client {
             min_member: choices.below(u64::from(tasks) + 1) as u32,
             roles: vec![RoleBody { name: "task".to_owned(), min_member: 0 }],
             tasks: groups,
-            priority: choices.below(3) as i32,
+            priority: Some(choices.below(3) as i32),
             policies: of_job,
             max_retry,
             min_success: choices.one_in(4).then(|| choices.below(u64::from(tasks)) as u32 + 1),
@@ -309,6 +332,22 @@ impl Client {
         }
         done(reply.reason, &reply)?;
         self.queues.insert(name);
+        Ok(())
+    }
+
+    /// Notes what a priority class is from now on.
+    pub(super) fn handle_class(
+        &mut self,
+        frame: &FrameRef<'_>,
+        (name, value): (&'static str, Option<i32>),
+    ) -> Verdict {
+        let (reply, _) =
+            decode_body::<PriorityClassReply>(frame.payload).map_err(|error| error.to_string())?;
+        let was_not_there = value.is_none() && reply.reason == Reason::UnknownPriorityClass.into();
+        if !was_not_there {
+            done(reply.reason, &reply)?;
+        }
+        self.classes.insert(name, value);
         Ok(())
     }
 

@@ -14,8 +14,8 @@ use crate::sim::checkers::domains::{Hard, TIERS, jobs_stay_in_domains};
 use crate::sim::checkers::evictions::evictions_end;
 use crate::sim::checkers::gangs::Starts;
 use crate::sim::checkers::jobs::{
-    Dated, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing, queues_are_as_told,
-    tasks_are_in_the_books, tasks_run_once,
+    Dated, classes_are_as_told, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing,
+    queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
 };
 use crate::sim::checkers::queues::{QUEUES, caps_hold};
 use crate::sim::checkers::run_times::{Overruns, overruns_are_ended};
@@ -231,6 +231,9 @@ impl World<'_> {
         let Some(jobs) = self.jobs() else { return Ok(()) };
         let queues = self.clients.iter().flat_map(|client| client.queues.iter().copied());
         named("queues_are_as_told", queues_are_as_told(jobs, queues))?;
+        for client in &self.clients {
+            named("classes_are_as_told", classes_are_as_told(jobs, &client.classes))?;
+        }
         for (&number, job) in self.clients.iter().flat_map(|client| &client.jobs) {
             named("jobs_are_as_told", jobs_are_as_told(jobs, number, &job.told, at_rest))?;
         }

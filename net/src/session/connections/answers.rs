@@ -170,6 +170,8 @@ impl ConnectionService {
         match reply {
             JobsAnswer::Queue(reply) => self.answer(asker, reply, now),
             JobsAnswer::Queues(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Class(reply) => self.answer(asker, reply, now),
+            JobsAnswer::Classes(reply) => self.answer(asker, reply, now),
             JobsAnswer::Job(reply) => self.answer(asker, reply, now),
             JobsAnswer::Status(reply) => self.answer(asker, reply, now),
             JobsAnswer::Jobs(reply) => self.answer(asker, reply, now),

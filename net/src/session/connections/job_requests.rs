@@ -11,14 +11,15 @@ use super::operation::Parts;
 use super::placing::Learning;
 use super::questions::Asker;
 use crate::convert::{
-    JobsAnswer, JobsPage, job_kinds_to_learn, job_spec, jobs_page_limit, nodes_request, queue_kinds_to_learn,
-    queue_spec, task_reports,
+    JobsAnswer, JobsPage, asked_priorities, job_kinds_to_learn, job_spec, jobs_page_limit, nodes_request,
+    priority_class, queue_kinds_to_learn, queue_spec, task_reports,
 };
 use crate::protocol::{
     CancelJobRequest, ExplainJobRequest, Fault, GRACE_NS_MAX, JOBS_PER_MESSAGE_MAX, JobBody,
-    JobStatusRequest, Kind, ListJobsRequest, ListQueuesRequest, PlanNodesRequest, QUEUES_PER_MESSAGE_MAX,
-    QueueBody, Reason, RemoveQueueRequest, ReportTasksRequest, SetQueueRequest, SubmitJobRequest,
-    TASKS_PER_MESSAGE_MAX,
+    JobStatusRequest, Kind, ListJobsRequest, ListPriorityClassesRequest, ListQueuesRequest,
+    PRIORITY_CLASSES_PER_MESSAGE_MAX, PlanNodesRequest, QUEUES_PER_MESSAGE_MAX, QueueBody, Reason,
+    RemovePriorityClassRequest, RemoveQueueRequest, ReportTasksRequest, SetPriorityClassRequest,
+    SetQueueRequest, SubmitJobRequest, TASKS_PER_MESSAGE_MAX,
 };
 
 impl ConnectionService {
@@ -49,6 +50,9 @@ impl ConnectionService {
                 // One more tells whether there are more.
                 let request = JobsRequest::ListQueues { tenant, after: after_name, limit: limit + 1 };
                 self.submit_page(asked.timed(asker), page, request);
+            }
+            Kind::SetPriorityClass | Kind::RemovePriorityClass | Kind::ListPriorityClasses => {
+                return self.handle_classes(asker, asked);
             }
             Kind::SubmitJob => {
                 let SubmitJobRequest { job } = self.read_scoped(asker, asked)?;
@@ -104,6 +108,37 @@ impl ConnectionService {
         Ok(())
     }
 
+    /// Executes a new request about priority classes.
+    fn handle_classes(&mut self, asker: Asker, asked: &Asked<'_>) -> Result<(), Fault> {
+        let mut limit = 0;
+        let request = match asker.kind {
+            Kind::SetPriorityClass => {
+                let SetPriorityClassRequest { class } = read_body(asked)?;
+                match priority_class(class) {
+                    Ok(class) => JobsRequest::SetPriorityClass(Box::new(class)),
+                    Err(fault) => {
+                        self.refuse_jobs(asked.timed(asker), fault.within("class"));
+                        return Ok(());
+                    }
+                }
+            }
+            Kind::RemovePriorityClass => {
+                let RemovePriorityClassRequest { name } = read_body(asked)?;
+                JobsRequest::RemovePriorityClass(name.into())
+            }
+            Kind::ListPriorityClasses => {
+                let request: ListPriorityClassesRequest = read_body(asked)?;
+                limit = jobs_page_limit(request.limit, PRIORITY_CLASSES_PER_MESSAGE_MAX, "classes")?;
+                let after = (!request.after.is_empty()).then(|| request.after.into());
+                // One more tells whether there are more.
+                JobsRequest::ListPriorityClasses { after, limit: limit + 1 }
+            }
+            other => unreachable!("{other:?} is not about priority classes"),
+        };
+        self.submit_jobs(asked.timed(asker), limit, request);
+        Ok(())
+    }
+
     /// Returns the tenant of the connection that asks. `None`: the operator, who sees all.
     pub(super) fn tenant_of(&self, asker: Asker) -> Option<TenantId> {
         self.connections[asker.connection].rights.tenant.as_ref().map(|tenant| tenant.limits.id)
@@ -150,9 +185,13 @@ impl ConnectionService {
         let defaults = self.placement_defaults(asker.connection);
         let bound = self.connections[asker.connection].rights.bound().cloned();
         let queue = job.queue.as_str().into();
-        match job_spec(job, self.port.catalog(), defaults) {
-            Ok(spec) => {
-                self.submit_jobs(asker, 0, JobsRequest::Submit { spec: Box::new(spec), queue, bound });
+        let priorities = asked_priorities(&job);
+        let spec = priorities.and_then(|asked| Ok((asked, job_spec(job, self.port.catalog(), defaults)?)));
+        match spec {
+            Ok((asked, spec)) => {
+                let spec = Box::new(spec);
+                let priorities = Some(Box::new(asked));
+                self.submit_jobs(asker, 0, JobsRequest::Submit { spec, queue, bound, priorities });
             }
             Err(fault) => self.refuse_jobs(asker, fault.within("job")),
         }

@@ -180,6 +180,9 @@ impl ConnectionService {
             Kind::SetQueue
             | Kind::RemoveQueue
             | Kind::ListQueues
+            | Kind::SetPriorityClass
+            | Kind::RemovePriorityClass
+            | Kind::ListPriorityClasses
             | Kind::SubmitJob
             | Kind::CancelJob
             | Kind::JobStatus

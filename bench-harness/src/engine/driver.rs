@@ -395,8 +395,7 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// Runs `ops` ops one by one, and records the cache lines that they touch. A placement is taken back and made again,
-    /// so that the lines of its node before it are known. `None` if the shard cannot tell the lines.
+    /// Runs `ops` ops one by one, and records the cache lines that they touch. `None` if the shard cannot tell the lines.
     pub fn trace(&mut self, ops: usize) -> Option<Trace> {
         let mut trace = Trace::default();
         for _ in 0..ops {
@@ -410,18 +409,20 @@ impl<'a> EngineDriver<'a> {
             self.release(allocation);
             trace.released(record, &before, &self.shard.node_lines(released)?);
             self.ops += 1;
-            if self.place(request) {
-                let Live { allocation, node, .. } = self.live.pop_back().expect("it was placed");
-                let chosen = NodeId(u64::from(node) + 1);
-                let taken = amounts(&self.scenario.requests[request as usize].demand);
-                (0..3).for_each(|d| self.allocated[d] -= taken[d]);
-                self.release(allocation);
-                let before = self.shard.node_lines(chosen)?;
-                assert!(self.place(request), "a request that was placed is placed again");
-                let again = self.live.back().expect("it was placed");
-                assert!(again.node == node, "the same request in the same state goes to another node");
-                let record = self.shard.record_lines(again.allocation)?;
-                trace.placed(record, &before, &self.shard.node_lines(chosen)?);
+            let choice = self.shard.choice_lines(&self.scenario.requests[request as usize])?;
+            trace.chosen(&choice);
+            let before = choice.node.map(|chosen| self.shard.node_lines(chosen));
+            let is_placed = self.place(request);
+            assert_eq!(
+                is_placed,
+                choice.node.is_some(),
+                "the same request in the same state is decided alike"
+            );
+            if let Some(chosen) = choice.node {
+                let live = self.live.back().expect("it was placed");
+                assert_eq!(NodeId(u64::from(live.node) + 1), chosen, "a request goes to another node");
+                let record = self.shard.record_lines(live.allocation)?;
+                trace.placed(record, &before.flatten()?, &self.shard.node_lines(chosen)?);
             } else {
                 self.refused += 1;
             }

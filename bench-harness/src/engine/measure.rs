@@ -168,7 +168,7 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
         Budget::Ops(ops) => ops,
         Budget::Time(_) => (nodes as usize).clamp(*TRACED.start(), *TRACED.end()),
     };
-    let is_traced = with_scan && row.target == Target::Steady;
+    let is_traced = with_scan && row.has_touch();
     let trace = is_traced.then(|| engine.trace(traced)).flatten();
     Row::new(
         planned,

@@ -19,6 +19,14 @@ pub struct RowSpec {
     pub target: Target,
 }
 
+impl RowSpec {
+    /// Returns whether the cache lines of the row are recorded, and what they cost alone is measured.
+    #[must_use]
+    pub fn has_touch(&self) -> bool {
+        self.target == Target::Steady || matches!(self.kind, Kind::Full | Kind::AllDifferent)
+    }
+}
+
 /// The targets of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {

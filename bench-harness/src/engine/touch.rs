@@ -1,5 +1,4 @@
-//! A bare loop over the cache lines that the ops of the row `steady` touch, in the same order: what the memory alone
-//! costs.
+//! A bare loop over the cache lines that the ops of a row touch, in the same order: what the memory alone costs.
 //!
 //! [`EngineDriver::trace`](super::driver::EngineDriver::trace) records the lines from the shard's own structures, op by
 //! op. [`Trace::replay`] then reads and writes lines of arrays of the same sizes in that order, and does nothing else.
@@ -7,18 +6,19 @@
 //! A release touches the record with the header of its page, its neighbours in the list of the node, the node's room and
 //! hot line, and the sums. In the index it touches the place of the node, the counts of coordinates that change, the
 //! classes of its scores, and two cells with their blocks and chunks: the one that is left and the one that is entered. A
-//! placement first touches the class bits that lead to the cell of the chosen node, that cell with all its entries, and
-//! the slot of the node's rank.
+//! placement touches the same, after its search. Searches and refusals tell what they read by themselves, also where they
+//! find nothing.
 //!
-//! Not touched are cells, rows and nodes that a search looks at without success, and sets of selectors. Neither are
-//! refusals, class bits that a move changes, the counts of filled cells per block, how often each score was asked, the
-//! commands, the outcomes and the code.
+//! Not touched are class bits that a move changes, orders of registration that follow a move, and the counts of filled cells
+//! per block. Neither are the counts of scores that were asked, bounds that a search corrects, the commands, the outcomes
+//! and the code.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use wharf_core::index::IndexLines;
-use wharf_core::shard::{NodeLines, RecordLines};
+use wharf_core::index::{IndexLines, Structure as Part};
+use wharf_core::shard::{ChoiceLines, NodeLines, ReadLine, RecordLines};
 
 /// The lines of the running sums of a shard.
 const SUMS_LINES: usize = 3;
@@ -34,54 +34,14 @@ pub enum Structure {
     Rooms,
     /// The hot lines of nodes.
     Hot,
+    /// The registrations of nodes.
+    Registrations,
     /// The running sums.
     Sums,
-    /// The places of nodes in the index.
-    Places,
-    /// The slots of nodes by rank.
-    Ranks,
-    /// Where the blocks of cells are.
-    Blocks,
-    /// The class of each score.
-    ClassTable,
-    /// The cells of the index.
-    Cells,
-    /// The directories of very large cells.
-    Directories,
-    /// The chunks of large cells.
-    Chunks,
-    /// The class bits of cells.
-    Classes,
-    /// The classes of rows.
-    RowClasses,
-    /// The class bits of rows.
-    Rows,
-    /// The counts of coordinates, by dimension.
-    Counts(u8),
-}
-
-impl Structure {
-    const ALL: [Self; 19] = [
-        Self::Pages,
-        Self::Records,
-        Self::Rooms,
-        Self::Hot,
-        Self::Sums,
-        Self::Places,
-        Self::Ranks,
-        Self::Blocks,
-        Self::ClassTable,
-        Self::Cells,
-        Self::Directories,
-        Self::Chunks,
-        Self::Classes,
-        Self::RowClasses,
-        Self::Rows,
-        Self::Counts(0),
-        Self::Counts(1),
-        Self::Counts(2),
-        Self::Counts(3),
-    ];
+    /// A part of the index of what is free, or the set of a selector.
+    Free(Part),
+    /// A part of the index of capacities.
+    Capacities(Part),
 }
 
 /// One access.
@@ -128,6 +88,18 @@ impl Trace {
         self.add(structure, line, true);
     }
 
+    /// Records what the choice of a node reads.
+    pub fn chosen(&mut self, choice: &ChoiceLines) {
+        for &read in &choice.reads {
+            match read {
+                ReadLine::Free(part, line) => self.read(Structure::Free(part), line),
+                ReadLine::Capacities(part, line) => self.read(Structure::Capacities(part), line),
+                ReadLine::Room(line) => self.read(Structure::Rooms, line),
+                ReadLine::Registration(line) => self.read(Structure::Registrations, line),
+            }
+        }
+    }
+
     fn books(&mut self, record: RecordLines, node: &NodeLines) {
         self.read(Structure::Pages, record.page);
         self.write(Structure::Records, record.record);
@@ -141,24 +113,24 @@ impl Trace {
 
     /// A cell that a node leaves or enters, with the line of its chunk that has the last entry.
     fn end_of_cell(&mut self, index: &IndexLines) {
-        self.read(Structure::ClassTable, index.class);
-        self.read(Structure::Blocks, index.block);
-        self.write(Structure::Cells, index.cell);
+        self.read(Structure::Free(Part::ClassTable), index.class);
+        self.read(Structure::Free(Part::Blocks), index.block);
+        self.write(Structure::Free(Part::Cells), index.cell);
         if let Some(part) = index.part {
-            self.write(Structure::Directories, part);
+            self.write(Structure::Free(Part::Directories), part);
         }
         let (first, lines) = index.chunk;
         if lines > 0 {
-            self.write(Structure::Chunks, first + lines - 1);
+            self.write(Structure::Free(Part::Chunks), first + lines - 1);
         }
     }
 
     fn moved(&mut self, before: &IndexLines, after: &IndexLines) {
-        self.write(Structure::Places, before.place);
+        self.write(Structure::Free(Part::Places), before.place);
         for (d, (&(from, left), &(to, entered))) in (0u8..).zip(before.counts.iter().zip(&after.counts)) {
             if from != to {
-                self.write(Structure::Counts(d), left);
-                self.write(Structure::Counts(d), entered);
+                self.write(Structure::Free(Part::Counts(d)), left);
+                self.write(Structure::Free(Part::Counts(d)), entered);
             }
         }
         self.end_of_cell(before);
@@ -173,27 +145,8 @@ impl Trace {
         self.moved(&before.index, &after.index);
     }
 
-    /// Records a placement. `before` and `after` are the lines of the chosen node before and after it.
+    /// Records a placement, after its choice. `before` and `after` are the lines of the chosen node before and after it.
     pub fn placed(&mut self, record: RecordLines, before: &NodeLines, after: &NodeLines) {
-        let index = &before.index;
-        for line in 0..2 {
-            self.read(Structure::Rows, index.rows + line);
-        }
-        self.read(Structure::RowClasses, index.row);
-        for line in 0..2 {
-            self.read(Structure::Classes, index.classes + line);
-        }
-        self.read(Structure::Blocks, index.block);
-        self.read(Structure::Cells, index.cell);
-        if let Some(part) = index.part {
-            self.read(Structure::Directories, part);
-        }
-        let (first, lines) = index.chunk;
-        for line in first..first + lines {
-            self.read(Structure::Chunks, line);
-        }
-        self.read(Structure::Ranks, index.rank);
-        self.read(Structure::Rooms, before.room);
         self.books(record, before);
         self.moved(&before.index, &after.index);
     }
@@ -203,19 +156,28 @@ impl Trace {
         self.ops += 1;
     }
 
+    /// Returns where the lines of each structure begin among those of all, and how many it has.
+    fn bases(&self) -> BTreeMap<Structure, (u32, u32)> {
+        let mut bases: BTreeMap<Structure, (u32, u32)> = BTreeMap::new();
+        for touch in &self.touches {
+            let (_, lines) = bases.entry(touch.structure).or_default();
+            *lines = (*lines).max(touch.line + 1);
+        }
+        let mut end = 0;
+        for (base, lines) in bases.values_mut() {
+            *base = end;
+            end += *lines;
+        }
+        bases
+    }
+
     /// Prepares arrays of the sizes of the structures, and the accesses as numbers of their lines.
     #[must_use]
     pub fn replay(&self) -> Replay {
-        let mut bases = Vec::new();
-        let mut lines = 0u32;
-        for structure in Structure::ALL {
-            let of_structure = self.touches.iter().filter(|touch| touch.structure == structure);
-            bases.push((structure, lines));
-            lines += of_structure.map(|touch| touch.line + 1).max().unwrap_or(0);
-        }
-        let base = |structure| bases.iter().find(|(of, _)| *of == structure).expect("all are listed").1;
+        let bases = self.bases();
+        let lines: u32 = bases.values().map(|&(_, lines)| lines).sum();
         let access = |touch: &Touch| Access {
-            line: base(touch.structure) + touch.line,
+            line: bases[&touch.structure].0 + touch.line,
             by: u32::from(touch.is_written),
         };
         let accesses = self.touches.iter().map(access).collect();
@@ -286,6 +248,8 @@ impl Replay {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::engine::driver::EngineDriver;
     use crate::engine::scenario::Kind;
@@ -296,6 +260,11 @@ mod tests {
         touches.iter().filter(|touch| touch.structure == structure).map(|touch| touch.line).collect()
     }
 
+    fn written(touches: &[Touch], structure: Structure) -> Vec<u32> {
+        let of_writes: Vec<Touch> = touches.iter().filter(|touch| touch.is_written).copied().collect();
+        lines(&of_writes, structure)
+    }
+
     #[test]
     fn an_op_touches_the_lines_of_its_allocations_and_nodes() {
         let shapes = Shapes::synthetic(5);
@@ -303,6 +272,7 @@ mod tests {
             let scenario = Kind::Steady.scenario(400, policy, &shapes, 5);
             let mut engine = EngineDriver::new(&scenario, 5);
             let mut placed = 0;
+            let mut by_tree = 0;
             for _ in 0..200 {
                 let released = *engine.live().front().expect("something is live");
                 let before = engine.live().len();
@@ -324,19 +294,28 @@ mod tests {
                 }
                 assert_eq!(lines(touches, Structure::Hot), nodes, "{policy}");
                 let rooms: Vec<u32> = nodes.iter().map(|node| node / 2).collect();
-                // A placement reads the room before it changes it.
-                assert_eq!(lines(touches, Structure::Rooms), [rooms[0], rooms[1], rooms[1]], "{policy}");
+                assert_eq!(written(touches, Structure::Rooms), rooms, "{policy}");
+                // A placement reads the room before it changes it, and may read others before.
+                let of_rooms = lines(touches, Structure::Rooms);
+                let of_chosen = of_rooms.iter().filter(|&&room| room == rooms[1]).count();
+                assert!(of_chosen >= 2, "{policy}: {touches:?}");
                 let places: Vec<u32> = nodes.iter().map(|node| node / 4).collect();
-                assert_eq!(lines(touches, Structure::Places), places, "{policy}");
-                assert!(lines(touches, Structure::Cells).len() >= 3, "{touches:?}");
-                assert_eq!(lines(touches, Structure::Classes).len(), 2, "{touches:?}");
-                // Ranks are slots here too. Sixteen of them share a line.
-                assert_eq!(lines(touches, Structure::Ranks), [nodes[1] / 16], "{policy}");
+                assert_eq!(written(touches, Structure::Free(Part::Places)), places, "{policy}");
                 assert_eq!(lines(touches, Structure::Pages), [0, 0], "{policy}");
-                let blocks = lines(touches, Structure::Blocks).len();
-                assert_eq!(blocks, lines(touches, Structure::Cells).len(), "{touches:?}");
+                let cells = lines(touches, Structure::Free(Part::Cells)).len();
+                assert!(cells >= 2, "{touches:?}");
+                assert_eq!(lines(touches, Structure::Free(Part::Blocks)).len(), cells, "{touches:?}");
+                let is_of_class = |touch: &Touch| touch.structure == Structure::Free(Part::Classes);
+                if touches.iter().any(is_of_class) {
+                    assert!(of_rooms.ends_with(&[rooms[1], rooms[1]]), "{policy}: {touches:?}");
+                    // Ranks are slots here too. Sixteen of them share a line.
+                    let ranks = lines(touches, Structure::Free(Part::Ranks));
+                    assert_eq!(ranks.last(), Some(&(nodes[1] / 16)), "{policy}");
+                    by_tree += 1;
+                }
             }
             assert!(placed > 100, "{placed} placements were compared");
+            assert!(by_tree > placed / 2, "{by_tree} placements were searched in the tree");
         }
     }
 
@@ -350,7 +329,8 @@ mod tests {
         replay.run_in_a_chain();
         let mut expected = vec![0; replay.lines.len()];
         let mut base = 0;
-        for structure in Structure::ALL {
+        let structures: BTreeSet<Structure> = trace.touches().iter().map(|touch| touch.structure).collect();
+        for structure in structures {
             let of_structure = || trace.touches().iter().filter(|touch| touch.structure == structure);
             for touch in of_structure().filter(|touch| touch.is_written) {
                 expected[base + touch.line as usize] += 2;
@@ -359,5 +339,29 @@ mod tests {
         }
         assert_eq!(replay.written(), expected);
         assert!(expected.iter().any(|&writes| writes > 2), "some line is touched by several ops");
+    }
+
+    /// A refused request writes nothing, and reads the index of capacities, which says whether an empty node would do.
+    #[test]
+    fn a_refused_request_adds_what_it_reads() {
+        for kind in [Kind::Full, Kind::AllDifferent] {
+            let scenario = kind.scenario(400, Policy::BestFit, &Shapes::synthetic(6), 6);
+            let mut engine = EngineDriver::new(&scenario, 6);
+            let mut told = 0;
+            for _ in 0..300 {
+                let refused = engine.ops().1;
+                let trace = engine.trace(1).expect("the index has narrow entries");
+                let touches = trace.touches();
+                let is_of_capacities = |touch: &Touch| matches!(touch.structure, Structure::Capacities(_));
+                let is_refused = engine.ops().1 > refused;
+                let ops = 2 - usize::from(is_refused);
+                assert_eq!(written(touches, Structure::Hot).len(), ops, "{kind:?}: {touches:?}");
+                let reads_capacities = touches.iter().any(is_of_capacities)
+                    || touches.iter().any(|touch| touch.structure == Structure::Registrations);
+                assert!(is_refused || !reads_capacities, "{kind:?}: {touches:?}");
+                told += u32::from(reads_capacities);
+            }
+            assert!((60..240).contains(&told), "{kind:?}: {told} of 300 read capacities");
+        }
     }
 }

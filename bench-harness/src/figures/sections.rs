@@ -59,7 +59,7 @@ macro_rules! engine_columns {
 
 const ENGINE: &[Column] = engine_columns!();
 /// The same with what the cache lines alone cost.
-const ENGINE_STEADY: &[Column] = engine_columns!(
+const ENGINE_TOUCH: &[Column] = engine_columns!(
     column("touch ns", "/touch_ns_per_op", Count),
     column("chain ns", "/touch_chain_ns_per_op", Count)
 );
@@ -121,7 +121,7 @@ pub const SECTIONS: &[Section] = &[
         command: "engine --rows steady",
         variants: &[""],
         quick: ENGINE_QUICK,
-        columns: ENGINE_STEADY,
+        columns: ENGINE_TOUCH,
     },
     Section {
         name: "engine-unkind",
@@ -129,7 +129,7 @@ pub const SECTIONS: &[Section] = &[
         command: "engine --rows adversarial-last,adversarial-anticorrelated,adversarial-fractions,full-99.5,all-equal,all-different",
         variants: &[""],
         quick: ENGINE_QUICK,
-        columns: ENGINE,
+        columns: ENGINE_TOUCH,
     },
     Section {
         name: "engine-candidates",

@@ -7,9 +7,9 @@
 //! A cell has upper bounds of its entries. They rise when an entry arrives. When one leaves they become stale,
 //! and a search without success recomputes them.
 
-use super::Marks;
 use super::classes::{CLASSES, raise};
 use super::entry::Entry;
+use super::{Marks, Meter, Structure};
 use crate::memory;
 use crate::planted::{PlantedBug, is_planted};
 
@@ -113,10 +113,23 @@ pub(super) struct Part<E: Entry> {
     pub(super) marks: Marks,
 }
 
+/// Returns the number of a part among those of all directories, each of which is taken to have 4,096 bytes.
+#[inline(always)]
+pub(super) fn part_number<E: Entry>(directory: usize, number: usize) -> usize {
+    directory.wrapping_mul(4096 / size_of::<Part<E>>()).wrapping_add(number)
+}
+
 /// Returns the number of the part that has the entry with this order, or to which it belongs.
 #[inline]
 fn part_in<E: Entry>(parts: &[Part<E>], order: E::Order) -> usize {
     parts.partition_point(|part| part.first <= order).saturating_sub(1)
+}
+
+/// Tells that the entries of a chunk are read.
+#[inline(always)]
+fn tell_chunk<E: Entry>(at: u32, len: u8, visits: &mut impl Meter) {
+    let from = (at as usize).wrapping_mul(size_of::<Chunk<E>>());
+    visits.read(Structure::Chunks, from, usize::from(len).wrapping_mul(size_of::<E>()));
 }
 
 /// Replaces an entry of a chunk by the last one, at `last`.
@@ -174,6 +187,15 @@ impl<E: Entry> Cells<E> {
     #[inline]
     pub(super) fn get(&self, cell: usize) -> &Cell<E> {
         &self.cells[self.index(cell)]
+    }
+
+    /// Returns the same in a search.
+    #[inline(always)]
+    pub(super) fn get_for(&self, cell: usize, visits: &mut impl Meter) -> &Cell<E> {
+        let index = self.index(cell);
+        visits.item::<u32>(Structure::Blocks, cell / BLOCK);
+        visits.item::<Cell<E>>(Structure::Cells, index);
+        &self.cells[index]
     }
 
     #[inline]
@@ -406,6 +428,28 @@ impl<E: Entry> Cells<E> {
     pub(super) fn entries_of<'a>(&'a self, cell: &'a Cell<E>) -> &'a [E] {
         let len = usize::from(cell.len);
         if cell.at == NONE { &cell.entries[..len] } else { &self.chunks[cell.at as usize].0[..len] }
+    }
+
+    /// Returns the same in a search.
+    #[inline(always)]
+    pub(super) fn entries_for<'a>(&'a self, cell: &'a Cell<E>, visits: &mut impl Meter) -> &'a [E] {
+        if cell.at != NONE {
+            tell_chunk::<E>(cell.at, cell.len, visits);
+        }
+        self.entries_of(cell)
+    }
+
+    /// Tells that a part of a cell is read, but not its entries.
+    #[inline(always)]
+    pub(super) fn tell_part(directory: usize, number: usize, visits: &mut impl Meter) {
+        visits.item::<Part<E>>(Structure::Directories, part_number::<E>(directory, number));
+    }
+
+    /// Returns the entries of a part in a search.
+    #[inline(always)]
+    pub(super) fn entries_in_for(&self, part: &Part<E>, visits: &mut impl Meter) -> &[E] {
+        tell_chunk::<E>(part.chunk, part.len, visits);
+        self.entries_in(part)
     }
 
     #[inline]

@@ -1,9 +1,9 @@
 //! Searches in cells, and what is recomputed after them.
 
-use super::Marks;
 use super::cell::{BLOCK, Cell, Cells, Chunk, INLINE, NONE, Part, STALE_WITHIN, stale_for};
 use super::classes::CLASSES;
 use super::entry::Entry;
+use super::{Marks, Meter, Structure, Visits};
 
 /// What a search wants of an entry.
 #[derive(Clone, Copy)]
@@ -18,9 +18,12 @@ pub(super) struct Sought<'a, E: Entry> {
 
 impl<E: Entry> Sought<'_, E> {
     #[inline]
-    fn is_marked(&self, entry: E) -> bool {
-        self.marks == Marks::NONE
-            || self.of.get(entry.rank() as usize).is_some_and(|marks| marks.hold(self.marks))
+    fn is_marked(&self, entry: E, visits: &mut impl Meter) -> bool {
+        if self.marks == Marks::NONE {
+            return true;
+        }
+        visits.item::<Marks>(Structure::Marks, entry.rank() as usize);
+        self.of.get(entry.rank() as usize).is_some_and(|marks| marks.hold(self.marks))
     }
 }
 
@@ -37,20 +40,30 @@ pub(super) fn first_of<E: Entry, const GREATEST: bool>(entries: &[E], asked: &E:
 
 /// The same for a search that may want marks, or goes on after entries that were rejected.
 #[inline]
-fn first_sought<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
+fn first_sought<E: Entry, const GREATEST: bool>(
+    entries: &[E],
+    sought: &Sought<'_, E>,
+    visits: &mut impl Meter,
+) -> Option<E::Order> {
     if sought.marks == Marks::NONE && sought.from == E::FIRST {
         return first_of::<E, GREATEST>(entries, &sought.asked);
     }
-    first_of_some::<E, GREATEST>(entries, sought)
+    first_of_some::<E, GREATEST>(entries, sought, visits)
 }
 
 /// The same with marks, or after entries that were rejected.
 #[inline(never)]
-fn first_of_some<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<'_, E>) -> Option<E::Order> {
+fn first_of_some<E: Entry, const GREATEST: bool>(
+    entries: &[E],
+    sought: &Sought<'_, E>,
+    visits: &mut impl Meter,
+) -> Option<E::Order> {
     let mut first = E::AFTER_ALL;
     for &entry in entries {
         let order = if GREATEST { E::turned(entry.order()) } else { entry.order() };
-        if entry.fits(&sought.asked) & (order < first) & (order >= sought.from) && sought.is_marked(entry) {
+        if entry.fits(&sought.asked) & (order < first) & (order >= sought.from)
+            && sought.is_marked(entry, visits)
+        {
             first = order;
         }
     }
@@ -58,21 +71,21 @@ fn first_of_some<E: Entry, const GREATEST: bool>(entries: &[E], sought: &Sought<
 }
 
 impl<E: Entry> Cells<E> {
-    /// Returns the first entry of a cell that fits. Adds the number of parts that were read to `parts_read`.
+    /// Returns the first entry of a cell that fits. The parts that it reads are vertices.
     #[inline(always)]
     pub(super) fn first<const GREATEST: bool>(
         &mut self,
         cell: usize,
         sought: &Sought<'_, E>,
-        parts_read: &mut u64,
+        visits: &mut impl Meter,
     ) -> Option<E::Order> {
         let here = self.get(cell);
         match here.directory() {
-            None => first_sought::<E, GREATEST>(self.entries_of(here), sought),
-            Some(directory) if GREATEST => self.greatest(directory, sought, parts_read),
+            None => first_sought::<E, GREATEST>(self.entries_for(here, visits), sought, visits),
+            Some(directory) if GREATEST => self.greatest(directory, sought, visits),
             Some(directory) => {
                 let parts = self.directories[directory].len();
-                self.smallest(directory, parts, sought, parts_read)
+                self.smallest(directory, parts, sought, visits)
             }
         }
     }
@@ -83,10 +96,10 @@ impl<E: Entry> Cells<E> {
         directory: usize,
         end: usize,
         sought: &Sought<'_, E>,
-        parts_read: &mut u64,
+        visits: &mut impl Meter,
     ) -> Option<E::Order> {
         let begin = self.part_of(directory, sought.from.max(E::lowest(&sought.asked)));
-        (begin..end).find_map(|number| self.first_in_part::<false>(directory, number, sought, parts_read))
+        (begin..end).find_map(|number| self.first_in_part::<false>(directory, number, sought, visits))
     }
 
     /// The last leaf comes first, and in it the lowest rank. A leaf may span several parts.
@@ -94,13 +107,13 @@ impl<E: Entry> Cells<E> {
         &mut self,
         directory: usize,
         sought: &Sought<'_, E>,
-        parts_read: &mut u64,
+        visits: &mut impl Meter,
     ) -> Option<E::Order> {
         let from = E::turned(sought.from);
         let least = self.part_of(directory, E::lowest(&sought.asked));
         let end = self.directories[directory].partition_point(|part| E::leaf(part.first) <= E::leaf(from));
         for number in (least..end).rev() {
-            let of_part = self.first_in_part::<true>(directory, number, sought, parts_read);
+            let of_part = self.first_in_part::<true>(directory, number, sought, visits);
             let Some(last) = of_part else { continue };
             let leaf = E::leaf(E::turned(last));
             if E::leaf(self.directories[directory][number].first) != leaf {
@@ -108,7 +121,7 @@ impl<E: Entry> Cells<E> {
             }
             // The parts before may have lower ranks of this leaf.
             let from = if E::leaf(from) == leaf { from } else { leaf };
-            let lower = self.smallest(directory, number, &Sought { from, ..*sought }, parts_read);
+            let lower = self.smallest(directory, number, &Sought { from, ..*sought }, visits);
             return lower.map_or(of_part, |order| Some(E::turned(order)));
         }
         None
@@ -120,14 +133,15 @@ impl<E: Entry> Cells<E> {
         directory: usize,
         number: usize,
         sought: &Sought<'_, E>,
-        parts_read: &mut u64,
+        visits: &mut impl Meter,
     ) -> Option<E::Order> {
+        Self::tell_part(directory, number, visits);
         let part = &self.directories[directory][number];
         if !E::may_fit(&part.bounds, &sought.asked) || !part.marks.hold(sought.marks) {
             return None;
         }
-        *parts_read += 1;
-        let found = first_sought::<E, GREATEST>(self.entries_in(part), sought);
+        visits.vertex();
+        let found = first_sought::<E, GREATEST>(self.entries_in_for(part, visits), sought, visits);
         let with_marks = sought.marks != Marks::NONE;
         if found.is_none() && part.stale & stale_for(with_marks) != 0 {
             self.settle_part(directory, number, with_marks, sought.of);
@@ -249,19 +263,35 @@ impl<E: Entry> Cells<E> {
         if self.blocks[cell / BLOCK] == NONE {
             return Vec::new();
         }
-        let mut entries: Vec<E> = self.chunks_of(cell).flatten().copied().collect();
+        let mut entries = Vec::new();
+        self.visit_chunks(cell, &mut Visits::default(), |chunk, _| {
+            entries.extend_from_slice(chunk);
+            true
+        });
         entries.sort_unstable_by_key(|entry| entry.order());
         entries
     }
 
-    /// Returns the entries of a cell that has some, in parts. The parts are in order, but not their entries.
-    pub(super) fn chunks_of(&self, cell: usize) -> impl Iterator<Item = &[E]> {
-        let here = self.get(cell);
-        let (alone, parts) = match here.directory() {
-            None => (Some(self.entries_of(here)), &[][..]),
-            Some(directory) => (None, &self.directories[directory][..]),
+    /// Calls `visit` with the entries of a cell that has some, part by part, until it returns false. The parts are in order,
+    /// but not their entries.
+    #[inline]
+    pub(super) fn visit_chunks<M: Meter>(
+        &self,
+        cell: usize,
+        visits: &mut M,
+        mut visit: impl FnMut(&[E], &mut M) -> bool,
+    ) {
+        let here = self.get_for(cell, visits);
+        let Some(directory) = here.directory() else {
+            visit(self.entries_for(here, visits), visits);
+            return;
         };
-        alone.into_iter().chain(parts.iter().map(|part| self.entries_in(part)))
+        for (number, part) in self.directories[directory].iter().enumerate() {
+            Self::tell_part(directory, number, visits);
+            if !visit(self.entries_in_for(part, visits), visits) {
+                return;
+            }
+        }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -410,7 +440,7 @@ mod tests {
     ) -> Vec<u32> {
         let mut ranks = Vec::new();
         while ranks.len() < most
-            && let Some(order) = cells.first::<GREATEST>(cell, &sought, &mut 0)
+            && let Some(order) = cells.first::<GREATEST>(cell, &sought, &mut Visits::default())
         {
             ranks.push(E::rank_of(order));
             sought.from = E::next(order);

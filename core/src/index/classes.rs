@@ -4,6 +4,8 @@
 //! the request. Where the ranges are cut changes no answer. They are cut where requests ask, so that most
 //! searches enter only cells with a node that suffices.
 
+use super::{Meter, Structure};
+
 /// The number of bits of a score.
 pub(super) const SCORE_BITS: u32 = 12;
 /// The number of classes.
@@ -242,13 +244,15 @@ impl Rows {
 
     /// Returns the rows of a group that have a cell of `class` or a higher one.
     #[inline]
-    pub(super) fn rows(&self, group: usize, class: usize) -> u64 {
+    pub(super) fn rows(&self, group: usize, class: usize, visits: &mut impl Meter) -> u64 {
+        visits.item::<ClassBits>(Structure::Rows, group);
         self.rows[group].from(class)
     }
 
     /// Returns the words of a row that have a cell of `class` or a higher one.
     #[inline(always)]
-    pub(super) fn words(&self, row: usize, class: usize) -> u16 {
+    pub(super) fn words(&self, row: usize, class: usize, visits: &mut impl Meter) -> u16 {
+        visits.item::<[u16; CLASSES]>(Structure::RowClasses, row);
         let mut all = 0;
         for (word, mask) in self.words[row].iter().zip(masks(&FROM_16, class)) {
             all |= word & mask;
@@ -258,8 +262,10 @@ impl Rows {
 
     /// Returns the cells of a word of a row that are of `class` or a higher one.
     #[inline]
-    pub(super) fn cells(&self, row: usize, word: usize, class: usize) -> u64 {
-        self.cells[row.wrapping_shl(self.column_bits.wrapping_sub(6)) | word].from(class)
+    pub(super) fn cells(&self, row: usize, word: usize, class: usize, visits: &mut impl Meter) -> u64 {
+        let at = row.wrapping_shl(self.column_bits.wrapping_sub(6)) | word;
+        visits.item::<ClassBits>(Structure::Classes, at);
+        self.cells[at].from(class)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -278,26 +284,28 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::Visits;
 
     #[test]
     fn cells_are_found_by_their_class_and_those_below() {
         let mut rows = Rows::new(128, 7);
+        let visits = &mut Visits::default();
         let cell = 70 << 7 | 65;
         rows.change(cell, EMPTY, 5);
         for class in 0..CLASSES {
             let is_in = u64::from(class <= 5);
-            assert_eq!(rows.rows(1, class), is_in << 6);
-            assert_eq!(rows.words(70, class), (is_in as u16) << 1);
-            assert_eq!(rows.cells(70, 1, class), is_in << 1);
+            assert_eq!(rows.rows(1, class, visits), is_in << 6);
+            assert_eq!(rows.words(70, class, visits), (is_in as u16) << 1);
+            assert_eq!(rows.cells(70, 1, class, visits), is_in << 1);
         }
         // Another cell of the word and class keeps the sums.
         rows.change(cell + 1, EMPTY, 5);
         rows.change(cell, 5, 2);
-        assert_eq!((rows.cells(70, 1, 5), rows.cells(70, 1, 2)), (2 << 1, 3 << 1));
+        assert_eq!((rows.cells(70, 1, 5, visits), rows.cells(70, 1, 2, visits)), (2 << 1, 3 << 1));
         assert!(rows.is_of([(cell, 2), (cell + 1, 5)].into_iter()));
         rows.change(cell + 1, 5, EMPTY);
         rows.change(cell, 2, EMPTY);
-        assert_eq!(rows.rows(1, 0), 0);
+        assert_eq!(rows.rows(1, 0, visits), 0);
         assert!(rows.is_of(std::iter::empty()));
     }
 

@@ -13,7 +13,7 @@ use super::entry::{Entry, Narrow};
 use super::plane::Plane;
 use super::ranks::Rank;
 use super::tree::Width;
-use super::{Coordinate, Dimension, DistBuckets, Slot};
+use super::{Coordinate, Dimension, DistBuckets, Meter, Slot, Structure};
 
 /// The most rows of a plane in which nodes of one column are looked for.
 const ROWS_MAX: usize = 1024;
@@ -76,9 +76,10 @@ impl<E: Entry> Plane<E> {
     }
 
     /// Returns the number of nodes with a lower coordinate, and the highest such coordinate of a node.
-    fn below(&self, d: usize, at: u16) -> (u64, Option<u16>) {
+    fn below(&self, d: usize, at: u16, visits: &mut impl Meter) -> (u64, Option<u16>) {
         let counts = &self.counts.by_coordinate[d];
         let lower = &counts[..counts.len().min(usize::from(at))];
+        visits.read(Structure::Counts(d as u8), 0, size_of_val(lower));
         let nodes = lower.iter().map(|&count| u64::from(count)).sum();
         (nodes, lower.iter().rposition(|&count| count > 0).map(|at| at as u16))
     }
@@ -89,43 +90,50 @@ impl<E: Entry> Plane<E> {
 
     /// Calls `visit` with the entries of the first nodes with this coordinate in the first or second dimension, in order of
     /// coordinate and then of rank, and with at most this many. For an exact layout.
-    fn visit_step(&self, d: usize, at: u16, most: usize, mut visit: impl FnMut(&[E])) {
+    fn visit_step<M: Meter>(
+        &self,
+        (d, at): (usize, u16),
+        most: usize,
+        visits: &mut M,
+        mut visit: impl FnMut(&[E], &mut M),
+    ) {
         let mut left = most.min(self.at(d, at) as usize);
         if left == 0 {
             return;
         }
         let column_bits = self.layout.column_bits();
-        let mut visit_cell = |cell: usize| {
-            for entries in self.cells.chunks_of(cell) {
+        let mut visit_cell = |cell: usize, visits: &mut M| {
+            self.cells.visit_chunks(cell, visits, |entries, visits| {
                 if entries.len() > left {
                     let mut entries = entries.to_vec();
                     entries.sort_unstable_by_key(|entry| entry.order());
-                    visit(&entries[..left]);
+                    visit(&entries[..left], visits);
                     left = 0;
-                    break;
+                } else {
+                    visit(entries, visits);
+                    left -= entries.len();
                 }
-                visit(entries);
-                left -= entries.len();
-            }
+                left > 0
+            });
             left > 0
         };
         let at = usize::from(at);
         if d == 0 {
-            for word in bits(u64::from(self.rows.words(at, 0))) {
-                for bit in bits(self.rows.cells(at, word, 0)) {
-                    if !visit_cell((at << column_bits) | (word * 64) | bit) {
+            for word in bits(u64::from(self.rows.words(at, 0, visits))) {
+                for bit in bits(self.rows.cells(at, word, 0, visits)) {
+                    if !visit_cell((at << column_bits) | (word * 64) | bit, visits) {
                         return;
                     }
                 }
             }
         } else {
-            for row in (0..self.rows.groups())
-                .flat_map(|group| bits(self.rows.rows(group, 0)).map(move |bit| group * 64 + bit))
-            {
-                if self.rows.cells(row, at / 64, 0) >> (at % 64) & 1 == 1
-                    && !visit_cell(row << column_bits | at)
-                {
-                    return;
+            for group in 0..self.rows.groups() {
+                for row in bits(self.rows.rows(group, 0, visits)).map(|bit| group * 64 + bit) {
+                    if self.rows.cells(row, at / 64, 0, visits) >> (at % 64) & 1 == 1
+                        && !visit_cell(row << column_bits | at, visits)
+                    {
+                        return;
+                    }
                 }
             }
         }
@@ -153,7 +161,13 @@ impl Compared {
 
     /// Compares nodes. Parts are rounded down, so of two values with the same part either may be larger.
     #[inline]
-    fn add(&mut self, entries: &[Narrow], asked: u64, value: &impl Fn(Rank) -> u64) {
+    fn add<M: Meter>(
+        &mut self,
+        entries: &[Narrow],
+        asked: u64,
+        value: &impl Fn(Rank, &mut M) -> u64,
+        visits: &mut M,
+    ) {
         let shift = Narrow::part_at(self.d);
         let part = |entry: &Narrow| entry.part(shift);
         // One plain pass without branches, because most nodes need nothing else. A chunk has few entries.
@@ -172,12 +186,13 @@ impl Compared {
             let largest_part = largest_end - 1;
             let with_it = entries.iter().filter(|entry| part(entry) == largest_part);
             let looks = if self.is_exact { 1 } else { CHUNK };
-            self.largest = self.largest.max(with_it.take(looks).map(|entry| value(entry.rank())).max());
+            let values = with_it.take(looks).map(|entry| value(entry.rank(), visits));
+            self.largest = self.largest.max(values.max());
             self.largest_part = largest_part;
         }
         if equal > 0 && !self.is_exact {
             let with_it = entries.iter().filter(|entry| part(entry) == self.part);
-            for value in with_it.map(|entry| value(entry.rank())).filter(|&value| value < asked) {
+            for value in with_it.map(|entry| value(entry.rank(), visits)).filter(|&value| value < asked) {
                 self.less += 1;
                 self.largest = self.largest.max(Some(value));
                 self.largest_part = self.part;
@@ -189,22 +204,23 @@ impl Compared {
 impl Plane<Narrow> {
     /// For the first two dimensions. `part` is how much of its last step the request takes, and `is_exact` whether equal parts
     /// are equal values. `value` returns the exact value of a node.
-    fn lacking(
+    fn lacking<M: Meter>(
         &self,
         (d, at, part, is_exact): (usize, u16, u32, bool),
         asked: u64,
         most: usize,
-        value: impl Fn(Rank) -> u64,
+        visits: &mut M,
+        value: impl Fn(Rank, &mut M) -> u64,
     ) -> Option<Lacking> {
         if self.layout.rows() > ROWS_MAX {
             return None;
         }
-        let (nodes, lower) = self.below(d, at);
+        let (nodes, lower) = self.below(d, at, visits);
         let mut compared = 0;
         let mut step = Compared::new(d, part, is_exact);
-        self.visit_step(d, at, most, |entries| {
+        self.visit_step((d, at), most, visits, |entries, visits| {
             compared += entries.len() as u64;
-            step.add(entries, asked, &value);
+            step.add(entries, asked, &value, visits);
         });
         let unknown = self.at(d, at) - compared;
         let nodes = nodes + step.less;
@@ -213,21 +229,27 @@ impl Plane<Narrow> {
         {
             // All of these have less.
             step = Compared::new(d, u32::MAX, is_exact);
-            self.visit_step(d, lower, most, |entries| {
+            self.visit_step((d, lower), most, visits, |entries, visits| {
                 compared += entries.len() as u64;
-                step.add(entries, asked, &value);
+                step.add(entries, asked, &value, visits);
             });
         }
         Some(Lacking { nodes, most: step.largest, compared, unknown })
     }
 
     /// For a dimension that counts GPUs.
-    fn lacking_gpus(&self, d: usize, at: u16, asked: u64, theta: u64) -> Lacking {
+    fn lacking_gpus(
+        &self,
+        (d, at): (usize, u16),
+        asked: u64,
+        theta: u64,
+        visits: &mut impl Meter,
+    ) -> Lacking {
         let odd_in = |at: u16, end: u64| {
             let end_of_step = u64::from(at).saturating_mul(theta);
             self.counts.odd.between(d - 2, end_of_step.saturating_sub(theta), end_of_step.min(end))
         };
-        let (nodes, lower) = self.below(d, at);
+        let (nodes, lower) = self.below(d, at, visits);
         let (odd, most) = odd_in(at, asked);
         let most = most.or_else(|| {
             let lower = lower?;
@@ -241,11 +263,12 @@ impl Plane<Narrow> {
 impl DistBuckets {
     /// Counts the nodes that have less than `asked` of a dimension, which is above zero. `value` returns how much
     /// a node has exactly. Compares at most `most` nodes of a step. `None` if the index cannot tell.
-    pub(crate) fn lacking(
+    pub(crate) fn lacking<M: Meter>(
         &self,
         dimension: Dimension,
         asked: u64,
         most: usize,
+        visits: &mut M,
         value: impl Fn(Slot) -> u64,
     ) -> Option<Lacking> {
         let d = self.geometry.dimensions().iter().position(|&(of, _)| of == dimension)?;
@@ -259,10 +282,15 @@ impl DistBuckets {
         let is_exact = scale.is_exact() && at < Coordinate::HIGHEST;
         match d {
             0 | 1 => {
-                tree.plane.lacking((d, at, part, is_exact), asked, most, |rank| value(self.ranks.slot(rank)))
+                let value = |rank, visits: &mut M| {
+                    let slot = self.ranks.slot_for(rank, visits);
+                    visits.compared(slot);
+                    value(slot)
+                };
+                tree.plane.lacking((d, at, part, is_exact), asked, most, visits, value)
             }
             _ if self.geometry.is_wide => None,
-            _ => Some(tree.plane.lacking_gpus(d, at, asked, scale.theta)),
+            _ => Some(tree.plane.lacking_gpus((d, at), asked, scale.theta, visits)),
         }
     }
 }
@@ -280,7 +308,7 @@ fn bits(mut of: u64) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
     use crate::ids::Ordinal;
-    use crate::index::{Geometry, Marks, ResourceVector};
+    use crate::index::{Geometry, Marks, ResourceVector, Visits};
     use crate::limits::STEP_NODES_MAX;
     use crate::resource::Amount;
     use crate::rng::Rng;
@@ -336,8 +364,9 @@ mod tests {
                 if asked > 0 {
                     let exact =
                         |slot: Slot| value_of(nodes[slot as usize].as_ref().expect("it is there"), dimension);
-                    let Lacking { nodes: lacking, most, unknown, .. } =
-                        index.lacking(dimension, asked, 1 << 20, exact).expect("the layout is exact");
+                    let Lacking { nodes: lacking, most, unknown, .. } = index
+                        .lacking(dimension, asked, 1 << 20, &mut Visits::default(), exact)
+                        .expect("the layout is exact");
                     let below = || {
                         nodes.iter().flatten().map(|node| value_of(node, dimension)).filter(|&v| v < asked)
                     };
@@ -379,7 +408,9 @@ mod tests {
                 let asked = value(&mut rng).max(1) as u64;
                 let most = [8, 64, 1 << 20][rng.below(3) as usize];
                 let exact = |slot: Slot| value_of(&nodes[slot as usize], dimension);
-                let Some(found) = index.lacking(dimension, asked, most, exact) else { continue };
+                let Some(found) = index.lacking(dimension, asked, most, &mut Visits::default(), exact) else {
+                    continue;
+                };
                 told += 1;
                 let below = || nodes.iter().map(|node| value_of(node, dimension)).filter(|&v| v < asked);
                 let all = below().count() as u64;
@@ -410,12 +441,15 @@ mod tests {
         }
         let exact = |slot: Slot| amount(slot).units() as u64;
         // The last slots were registered first.
-        let of_step =
-            index.lacking(Dimension::Cpu, u64::from(nodes - 2), STEP_NODES_MAX, exact).expect("it is exact");
+        let of_step = index
+            .lacking(Dimension::Cpu, u64::from(nodes - 2), STEP_NODES_MAX, &mut Visits::default(), exact)
+            .expect("it is exact");
         let compared = STEP_NODES_MAX as u64;
         let most = Some(u64::from(nodes - 3));
         assert_eq!(of_step, Lacking { nodes: compared - 3, most, compared, unknown: 100 });
-        let of_higher = index.lacking(Dimension::Cpu, 10_001, STEP_NODES_MAX, exact).expect("it is exact");
+        let of_higher = index
+            .lacking(Dimension::Cpu, 10_001, STEP_NODES_MAX, &mut Visits::default(), exact)
+            .expect("it is exact");
         let most = Some(u64::from(nodes));
         assert_eq!(of_higher, Lacking { nodes: u64::from(nodes), most, compared, unknown: 0 });
     }

@@ -1,11 +1,12 @@
-//! The cache lines of the index that searches and moves of a node touch. `wharf-bench engine` measures what these lines
-//! cost without any work on them.
+//! The cache lines of the index that searches read, and those that a move of a node touches. `wharf-bench engine` measures
+//! what these lines cost without any work on them.
+//!
+//! A search tells its lines by itself, as its [`Meter`]. Those of a move follow from the place of the node.
 
-use super::cell::{BLOCK, Cell, Chunk, INLINE, NONE, Part};
-use super::classes::{CLASSES, ClassBits};
+use super::cell::{BLOCK, Cell, Chunk, INLINE, NONE, Part, part_number};
 use super::entry::{Entry, Narrow};
 use super::tree::{Place, Width};
-use super::{DistBuckets, Slot};
+use super::{DistBuckets, Meter, Slot, Structure, Visits};
 use crate::memory::LINE;
 
 /// The lines of one node in the index, each by its number within its structure.
@@ -13,8 +14,6 @@ use crate::memory::LINE;
 pub struct IndexLines {
     /// The line of the node's place.
     pub place: usize,
-    /// The line that has the slot of the node's rank.
-    pub rank: usize,
     /// The line that says where the block of the cell is.
     pub block: usize,
     /// The line of the table of classes that has the class of the node's score.
@@ -26,21 +25,59 @@ pub struct IndexLines {
     /// The first line of the chunk that has the node, and how many lines of it have entries. Zero lines if the entries
     /// are in the cell.
     pub chunk: (usize, usize),
-    /// The first of two lines of class bits of the cell and its neighbours.
-    pub classes: usize,
-    /// The line of the classes of the row.
-    pub row: usize,
-    /// The first of two lines of class bits of the row and its neighbours.
-    pub rows: usize,
     /// The coordinates that are counted, and the line of each count within its dimension.
     pub counts: [(u16, usize); 4],
 }
 
 const CELL_LINES: usize = size_of::<Cell<Narrow>>() / LINE;
 const CHUNK_LINES: usize = size_of::<Chunk<Narrow>>() / LINE;
-const BITS_LINES: usize = size_of::<ClassBits>() / LINE;
-/// The lines that a directory is taken to have, so that the lines of all directories are numbered.
-const DIRECTORY_LINES: usize = 64;
+
+/// What a search read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LineRead {
+    /// A line of a structure of the index, by its number within the structure.
+    Index(Structure, usize),
+    /// A node, which the caller compared.
+    Node(Slot),
+}
+
+/// Counts what a search visits, and notes the cache lines that it reads, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// The cost.
+    pub visits: Visits,
+    /// The lines. One that is read several times in a row is noted once.
+    pub reads: Vec<LineRead>,
+}
+
+impl Lines {
+    fn note(&mut self, read: LineRead) {
+        if self.reads.last() != Some(&read) {
+            self.reads.push(read);
+        }
+    }
+}
+
+impl Meter for Lines {
+    fn vertex(&mut self) {
+        self.visits.vertex();
+    }
+
+    fn node(&mut self, slot: Slot) {
+        self.visits.node(slot);
+        self.note(LineRead::Node(slot));
+    }
+
+    fn compared(&mut self, slot: Slot) {
+        self.note(LineRead::Node(slot));
+    }
+
+    fn read(&mut self, of: Structure, from: usize, bytes: usize) {
+        if bytes > 0 {
+            (from / LINE..=(from + bytes - 1) / LINE).for_each(|line| self.note(LineRead::Index(of, line)));
+        }
+    }
+}
 
 impl DistBuckets {
     /// Returns the lines of a node. `None` if it is not in the index, or if the entries are wide.
@@ -55,9 +92,9 @@ impl DistBuckets {
         let (part, chunk) = match here.directory() {
             Some(directory) => {
                 let number = cells.part_of(directory, entry.order());
-                let line = number * size_of::<Part<Narrow>>() / LINE;
+                let line = part_number::<Narrow>(directory, number) * size_of::<Part<Narrow>>() / LINE;
                 let part = cells.directories[directory][number];
-                (Some(directory * DIRECTORY_LINES + line), Some((part.chunk, part.len)))
+                (Some(line), Some((part.chunk, part.len)))
             }
             None if here.at == NONE => (None, None),
             None => (None, Some((here.at, here.len))),
@@ -65,19 +102,14 @@ impl DistBuckets {
         let lines_of = |len: u8| usize::from(len).div_ceil(LINE / size_of::<Narrow>());
         let chunk = chunk.map_or((0, 0), |(at, len)| (at as usize * CHUNK_LINES, lines_of(len)));
         assert!(chunk.1 > 0 || usize::from(here.len) <= INLINE, "entries are in the cell or in a chunk");
-        let row = plane.layout.row(cell);
         let at = entry.coordinate(&plane.layout, cell).0;
         Some(IndexLines {
             place: slot as usize * size_of::<Place<Narrow>>() / LINE,
-            rank: entry.rank() as usize * size_of::<Slot>() / LINE,
             block: cell / BLOCK * size_of::<u32>() / LINE,
             class: entry.score(&plane.layout) as usize / LINE,
             cell: cells.index(cell) * CELL_LINES,
             part,
             chunk,
-            classes: (cell / 64) * BITS_LINES,
-            row: row * size_of::<[u16; CLASSES]>() / LINE,
-            rows: (row / 64) * BITS_LINES,
             counts: std::array::from_fn(|d| (at[d], usize::from(at[d]) * size_of::<u32>() / LINE)),
         })
     }

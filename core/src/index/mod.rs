@@ -24,9 +24,11 @@ mod geometry;
 mod lacking;
 mod layout;
 mod lines;
-pub use lines::IndexLines;
+pub use lines::{IndexLines, LineRead, Lines};
 mod marks;
 pub use marks::{Mark, Marks};
+mod meter;
+pub use meter::{Meter, Structure, Visits};
 pub mod ordinal;
 mod placing;
 mod plane;
@@ -50,15 +52,6 @@ pub type Slot = u32;
 
 /// What the index knows of a node.
 type IndexEntry = (Slot, (Ordinal, Coordinates, Marks));
-
-/// The cost of one search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Visits {
-    /// The number of tree vertices entered.
-    pub vertices: u64,
-    /// The number of nodes checked exactly.
-    pub nodes: u64,
-}
 
 /// The nodes that a search may return.
 #[derive(Clone, Copy, Debug)]
@@ -346,7 +339,7 @@ impl DistBuckets {
         asked: &ResourceVector,
         candidates: Candidates<'_>,
         state: &mut PolicyState,
-        visits: &mut Visits,
+        visits: &mut impl Meter,
         accept: impl FnMut(Slot) -> bool,
     ) -> Option<Slot> {
         self.select_in_order(0, policy, asked, candidates, state, visits, accept)
@@ -359,18 +352,18 @@ impl DistBuckets {
     /// When the geometry has no such order.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "what a search is given, each of another kind")]
-    pub fn select_in_order(
+    pub fn select_in_order<M: Meter>(
         &mut self,
         order: usize,
         policy: Policy,
         asked: &ResourceVector,
         candidates: Candidates<'_>,
         state: &mut PolicyState,
-        visits: &mut Visits,
+        visits: &mut M,
         mut accept: impl FnMut(Slot) -> bool,
     ) -> Option<Slot> {
-        let mut accept = |slot: Slot, visits: &mut Visits| {
-            visits.nodes += 1;
+        let mut accept = |slot: Slot, visits: &mut M| {
+            visits.node(slot);
             accept(slot)
         };
         let marks = match candidates {
@@ -394,32 +387,40 @@ impl DistBuckets {
     }
 
     /// Returns whether any node is accepted. The largest nodes are examined first.
-    pub fn any(
+    pub fn any<M: Meter>(
         &mut self,
         asked: &ResourceVector,
         candidates: Candidates<'_>,
-        visits: &mut Visits,
+        visits: &mut M,
         mut accept: impl FnMut(Slot) -> bool,
     ) -> bool {
+        let mut accept = |slot: Slot, visits: &mut M| {
+            visits.node(slot);
+            accept(slot)
+        };
         let marks = match candidates {
             Candidates::Walk(slots) => {
-                return slots.iter().any(|&slot| self.coordinate(slot).is_some() && accept(slot));
+                let is_known = |slot: Slot, visits: &mut M| {
+                    self.first.tell_place(slot, visits);
+                    self.coordinate(slot).is_some()
+                };
+                return slots.iter().any(|&slot| is_known(slot, visits) && accept(slot, visits));
             }
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
-        self.first(0, Direction::Greatest, (asked, marks), visits, &mut |slot, _| accept(slot)).is_some()
+        self.first(0, Direction::Greatest, (asked, marks), visits, &mut accept).is_some()
     }
 
     /// Returns the first accepted node of the first leaf that has one.
     #[inline]
-    fn first(
+    fn first<M: Meter>(
         &mut self,
         order: usize,
         direction: Direction,
         wanted: (&ResourceVector, Marks),
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         if order == 0 {
             return self.first.first(direction, wanted, (&self.geometry, &self.ranks), visits, accept);
@@ -429,13 +430,13 @@ impl DistBuckets {
 
     /// The same in an attribute order that is not the first. Its tree is built at the first search.
     #[inline(never)]
-    fn first_in_other(
+    fn first_in_other<M: Meter>(
         &mut self,
         order: usize,
         direction: Direction,
         wanted: (&ResourceVector, Marks),
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         if self.others[order - 1].is_none() {
             let entries: Vec<_> = self.entries().collect();

@@ -10,7 +10,7 @@
 //! costs no more than the linear scan that the tree replaces.
 
 use super::tree::Wanted;
-use super::{Coordinate, Mark, Marks, Slot, Visits};
+use super::{Coordinate, Mark, Marks, Meter, Slot, Structure};
 use crate::broken::{Broken, broken};
 use crate::ids::Ordinal;
 
@@ -215,12 +215,12 @@ impl OrdinalTree {
 
     /// Returns the first node from `start` on, in order of registration, that has the `wanted` coordinate and
     /// marks and that `accept` accepts.
-    pub fn first_from(
+    pub fn first_from<M: Meter>(
         &self,
         start: Ordinal,
         wanted: &Wanted,
-        visits: &mut Visits,
-        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        mut accept: impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         let start = if start.0 == 0 { 0 } else { self.ordinals.partition_point(|&o| o < start) };
         let mut block = start / FANOUT;
@@ -230,8 +230,9 @@ impl OrdinalTree {
             // The coordinates are contiguous. The other fields are read only if the coordinate suffices,
             // which is rare.
             for (position, coordinate) in (first..).zip(&self.coordinates[first..range.end]) {
+                visits.item::<Coordinate>(Structure::InOrder(0), position);
                 if coordinate.reaches(wanted.lower())
-                    && self.marks[position].hold(wanted.marks)
+                    && self.has_marks(position, wanted.marks, visits)
                     && self.slots[position] != VACANT
                     && accept(self.slots[position], visits)
                 {
@@ -243,9 +244,20 @@ impl OrdinalTree {
         None
     }
 
+    /// Returns whether a node has some marks. Its slot is read next, if it has.
+    #[inline(always)]
+    fn has_marks(&self, position: usize, marks: Marks, visits: &mut impl Meter) -> bool {
+        visits.item::<Marks>(Structure::InOrder(1), position);
+        let holds = self.marks[position].hold(marks);
+        if holds {
+            visits.item::<Slot>(Structure::InOrder(2), position);
+        }
+        holds
+    }
+
     /// Returns the first block from `block` on whose summary suffices. The search moves up while nothing on a
     /// level suffices, and down where something may.
-    fn next_block(&self, block: usize, wanted: &Wanted, visits: &mut Visits) -> Option<usize> {
+    fn next_block(&self, block: usize, wanted: &Wanted, visits: &mut impl Meter) -> Option<usize> {
         let (mut level, mut at) = self.above(0, block);
         loop {
             let vertices = &self.levels[level];
@@ -253,9 +265,11 @@ impl OrdinalTree {
             let found = vertices.get(at..end)?.iter().position(|vertex| {
                 vertex.highest.reaches(wanted.lower()) && vertex.marks.hold(wanted.marks) && vertex.nodes > 0
             });
+            let read = found.map_or_else(|| end.wrapping_sub(at), |skipped| skipped.wrapping_add(1));
+            visits.items::<Vertex>(Structure::Levels(level as u8), at, read);
             match found {
                 Some(skipped) => {
-                    visits.vertices += 1;
+                    visits.vertex();
                     at += skipped;
                     if level == 0 {
                         return Some(at);
@@ -283,9 +297,10 @@ impl OrdinalTree {
     /// # Panics
     /// When there are no more than `n` nodes.
     #[must_use]
-    pub fn nth(&self, n: u64) -> Slot {
+    pub fn nth(&self, n: u64, visits: &mut impl Meter) -> Slot {
         assert!((n as usize) < self.len(), "there is no node {n}");
         if self.len() == self.slots.len() {
+            visits.item::<Slot>(Structure::InOrder(2), n as usize);
             return self.slots[n as usize];
         }
         let mut n = n as u32;

@@ -13,7 +13,7 @@ use super::lacking::Odd;
 use super::layout::Layout;
 use super::ranks::Ranks;
 use super::tree::Direction;
-use super::{Coordinate, Marks, Slot, Visits};
+use super::{Coordinate, Marks, Meter, Slot, Structure};
 use crate::broken::{Broken, broken};
 use crate::limits::DIMENSIONS_MAX;
 
@@ -275,28 +275,28 @@ impl<E: Entry> Plane<E> {
 
     /// Returns the first accepted node, in order of coordinate and then of rank.
     #[inline(always)]
-    pub(super) fn first(
+    pub(super) fn first<M: Meter>(
         &mut self,
         direction: Direction,
         asked: &Asked<'_, E>,
         ranks: &Ranks,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         match direction {
-            Direction::Greatest => self.first_of::<true>(asked, ranks, visits, accept),
-            Direction::Smallest => self.first_of::<false>(asked, ranks, visits, accept),
+            Direction::Greatest => self.first_of::<true, M>(asked, ranks, visits, accept),
+            Direction::Smallest => self.first_of::<false, M>(asked, ranks, visits, accept),
         }
     }
 
     /// Returns the first accepted node. With `GREATEST`, the largest coordinate comes first.
     #[inline(never)]
-    fn first_of<const GREATEST: bool>(
+    fn first_of<const GREATEST: bool, M: Meter>(
         &mut self,
         asked: &Asked<'_, E>,
         ranks: &Ranks,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         if self.len == 0 {
             return None;
@@ -316,15 +316,18 @@ impl<E: Entry> Plane<E> {
             column: self.layout.column(cell),
             ranks,
         };
-        let end = self.rows.groups().min(self.layout.row_of(self.counts.highest_first()) / 64 + 1);
+        visits.read(Structure::ClassTable, score as usize, 1);
+        let highest = self.counts.highest_first();
+        visits.item::<u32>(Structure::Counts(0), highest.into());
+        let end = self.rows.groups().min(self.layout.row_of(highest) / 64 + 1);
         let mut groups = search.row / 64..end;
         let mut first_in_group = |group: usize| {
-            let mut open = self.rows.rows(group, search.class);
+            let mut open = self.rows.rows(group, search.class, visits);
             if group == search.row / 64 {
                 open &= u64::MAX << (search.row % 64);
             }
             while let Some(bit) = take::<GREATEST>(&mut open) {
-                let found = self.first_in_row::<GREATEST>(group * 64 + bit, &search, visits, accept);
+                let found = self.first_in_row::<GREATEST, M>(group * 64 + bit, &search, visits, accept);
                 if found.is_some() {
                     return found;
                 }
@@ -335,29 +338,30 @@ impl<E: Entry> Plane<E> {
     }
 
     #[inline(always)]
-    fn first_in_row<const GREATEST: bool>(
+    fn first_in_row<const GREATEST: bool, M: Meter>(
         &mut self,
         row: usize,
         search: &Search<'_, E>,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
-        visits.vertices += 1;
+        visits.vertex();
         let in_row = row == search.row;
         let within = if in_row { search.within } else { 0 };
-        let mut words = u64::from(self.rows.words(row, search.class)) & u64::MAX << (search.column / 64);
+        let mut words =
+            u64::from(self.rows.words(row, search.class, visits)) & u64::MAX << (search.column / 64);
         while let Some(word) = take::<GREATEST>(&mut words) {
-            let mut open = self.rows.cells(row, word, search.class);
+            let mut open = self.rows.cells(row, word, search.class, visits);
             if word == search.column / 64 {
                 open &= u64::MAX << (search.column % 64);
             }
             while let Some(bit) = take::<GREATEST>(&mut open) {
                 let column = word * 64 + bit;
                 let cell = self.layout.cell_at(row, column);
-                let here = self.cells.get(cell);
+                let here = self.cells.get_for(cell, visits);
                 if here.may_fit(search.class, within, search.score, search.sought.marks) {
                     let edges = (in_row, column == search.column);
-                    let found = self.first_in_cell::<GREATEST>(cell, edges, search, visits, accept);
+                    let found = self.first_in_cell::<GREATEST, M>(cell, edges, search, visits, accept);
                     if found.is_some() {
                         return found;
                     }
@@ -370,49 +374,49 @@ impl<E: Entry> Plane<E> {
     /// Searches a cell, which may be in the row and in the column of the request.
     // A call, so that the search for cells holds little else.
     #[inline(never)]
-    fn first_in_cell<const GREATEST: bool>(
+    fn first_in_cell<const GREATEST: bool, M: Meter>(
         &mut self,
         cell: usize,
         (in_row, in_column): (bool, bool),
         search: &Search<'_, E>,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
-        visits.vertices += 1;
+        visits.vertex();
         let asked = E::asked_in(&search.sought.asked, in_row, in_column);
         let mut from = E::FIRST;
         let here = self.cells.get(cell);
         if search.sought.marks == Marks::NONE && here.directory().is_none() {
-            let found = first_of::<E, GREATEST>(self.cells.entries_of(here), &asked);
+            let found = first_of::<E, GREATEST>(self.cells.entries_for(here, visits), &asked);
             let Some(order) = found else {
                 if in_row && here.is_stale(false) {
                     self.settle(cell, false, search.sought.of);
                 }
                 return None;
             };
-            let slot = search.ranks.slot(E::rank_of(order));
+            let slot = search.ranks.slot_for(E::rank_of(order), visits);
             if accept(slot, visits) {
                 return Some(slot);
             }
             from = E::next(order);
         }
         let sought = Sought { asked, from, ..search.sought };
-        self.first_in_any_cell::<GREATEST>(cell, in_row, sought, search.ranks, visits, accept)
+        self.first_in_any_cell::<GREATEST, M>(cell, in_row, sought, search.ranks, visits, accept)
     }
 
     /// The same with marks, for cells with parts, and after a rejected node.
     #[inline(never)]
-    fn first_in_any_cell<const GREATEST: bool>(
+    fn first_in_any_cell<const GREATEST: bool, M: Meter>(
         &mut self,
         cell: usize,
         in_row: bool,
         mut sought: Sought<'_, E>,
         ranks: &Ranks,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
-        while let Some(order) = self.cells.first::<GREATEST>(cell, &sought, &mut visits.vertices) {
-            let slot = ranks.slot(E::rank_of(order));
+        while let Some(order) = self.cells.first::<GREATEST>(cell, &sought, visits) {
+            let slot = ranks.slot_for(E::rank_of(order), visits);
             if accept(slot, visits) {
                 return Some(slot);
             }

@@ -1,6 +1,7 @@
 //! Ranks: the order of registration in 32 bits. The nodes of a leaf are sorted by these small numbers instead
 //! of by wide ordinals.
 
+use super::{Meter, Structure};
 use crate::ids::Ordinal;
 use crate::index::Slot;
 use crate::memory;
@@ -28,6 +29,13 @@ impl Ranks {
         self.slots[rank as usize]
     }
 
+    /// Returns the same in a search.
+    #[inline(always)]
+    pub(super) fn slot_for(&self, rank: Rank, visits: &mut impl Meter) -> Slot {
+        visits.item::<Slot>(Structure::Ranks, rank as usize);
+        self.slot(rank)
+    }
+
     #[inline]
     pub(super) fn of(&self, slot: Slot) -> Rank {
         self.by_slot[slot as usize]
@@ -40,6 +48,12 @@ impl Ranks {
     /// Returns the ordinal of a node that has a rank.
     pub(super) fn ordinal_if(&self, slot: Slot) -> Option<Ordinal> {
         self.by_slot.get(slot as usize).and_then(|&rank| self.ordinals.get(rank as usize)).copied()
+    }
+
+    /// Tells that the rank of a node is read.
+    #[inline(always)]
+    pub(super) fn tell(&self, slot: Slot, visits: &mut impl Meter) {
+        visits.item::<Rank>(Structure::RanksBySlot, slot as usize);
     }
 
     /// Returns the number of assigned ranks, including those of nodes that left.

@@ -3,7 +3,7 @@
 use super::coordinate::{Coordinate, ResourceVector};
 use super::ordinal::OrdinalTree;
 use super::tree::{Direction, Wanted};
-use super::{DistBuckets, Marks, PolicyState, Slot, Visits};
+use super::{DistBuckets, Marks, Meter, PolicyState, Slot};
 use crate::ids::Ordinal;
 use crate::limits::{DIMENSIONS_MAX, RANDOM_DRAWS_MAX, RANDOM_DRAWS_MIN, RANDOM_DRAWS_PART};
 use crate::planted::{PlantedBug, is_planted};
@@ -12,13 +12,13 @@ use crate::request::Policy;
 impl DistBuckets {
     /// The same for the policies that do not compare coordinates.
     #[inline(never)]
-    pub(super) fn select_by_ordinal(
+    pub(super) fn select_by_ordinal<M: Meter>(
         &mut self,
         policy: Policy,
         (asked, marks): (&ResourceVector, Marks),
         state: &mut PolicyState,
-        visits: &mut Visits,
-        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        mut accept: impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         let wanted = Wanted { coordinates: self.geometry.coordinates(asked), marks };
         match policy {
@@ -49,12 +49,12 @@ impl DistBuckets {
     ///
     /// Draws from all nodes succeed soon unless few nodes are accepted. After a number of draws, the accepted
     /// nodes whose coordinates suffice are listed instead.
-    fn drawn(
+    fn drawn<M: Meter>(
         &mut self,
         wanted: (&ResourceVector, Marks),
         state: &mut PolicyState,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         let ordinals = self.ordinals();
         if ordinals.is_empty() {
@@ -68,7 +68,7 @@ impl DistBuckets {
                 self.first(0, Direction::Greatest, wanted, visits, accept)?;
             }
             let ordinals = self.ordinals();
-            let slot = ordinals.nth(state.rng.below(ordinals.len() as u64));
+            let slot = ordinals.nth(state.rng.below(ordinals.len() as u64), visits);
             if accept(slot, visits) {
                 return Some(slot);
             }
@@ -88,26 +88,36 @@ impl DistBuckets {
     /// The same as [`select_in_order`](Self::select_in_order), over named slots. Only nodes that come before the
     /// best one so far are checked exactly.
     #[inline(never)]
-    pub(super) fn select_walking(
+    pub(super) fn select_walking<M: Meter>(
         &self,
         order: usize,
         policy: Policy,
         slots: &[Slot],
         state: &mut PolicyState,
-        visits: &mut Visits,
-        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        mut accept: impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
-        let standing = |slot: Slot| Some((self.ranks.ordinal_if(slot)?, self.coordinate(slot)?));
+        let standing = |slot: Slot, visits: &mut M| {
+            self.ranks.tell(slot, visits);
+            self.first.tell_place(slot, visits);
+            Some((self.ranks.ordinal_if(slot)?, self.coordinate(slot)?))
+        };
         if policy == Policy::Random {
-            let fitting = slots.iter().filter_map(|&slot| Some((standing(slot)?.0, slot)));
-            let mut fitting: Vec<_> = fitting.filter(|&(_, slot)| accept(slot, visits)).collect();
+            let mut fitting = Vec::new();
+            for &slot in slots {
+                if let Some((ordinal, _)) = standing(slot, visits)
+                    && accept(slot, visits)
+                {
+                    fitting.push((ordinal, slot));
+                }
+            }
             fitting.sort_unstable();
             return (!fitting.is_empty()).then(|| fitting[state.rng.below(fitting.len() as u64) as usize].1);
         }
         let turn = |behind: bool| Coordinate([u16::from(behind); DIMENSIONS_MAX]);
         let mut best: Option<((Coordinate, Ordinal), Slot)> = None;
         for &slot in slots {
-            let Some((ordinal, coordinate)) = standing(slot) else { continue };
+            let Some((ordinal, coordinate)) = standing(slot, visits) else { continue };
             let first = match policy {
                 Policy::LeastFit => Coordinate(self.geometry.ordered(order, &coordinate).0.map(|c| !c)),
                 Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
@@ -119,7 +129,7 @@ impl DistBuckets {
                 Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
             };
             if best.is_some_and(|(best, _)| best < (first, ordinal)) {
-                visits.vertices += 1;
+                visits.vertex();
             } else if accept(slot, visits) {
                 best = Some(((first, ordinal), slot));
             }

@@ -10,7 +10,7 @@ use super::layout::{Layout, highest};
 use super::placing::{NOWHERE, Placed, Placing};
 use super::plane::{Asked, Plane};
 use super::ranks::{Rank, Ranks};
-use super::{Coordinate, IndexEntry, Mark, Marks, ResourceVector, Slot, Visits};
+use super::{Coordinate, IndexEntry, Mark, Marks, Meter, ResourceVector, Slot, Structure};
 use crate::broken::{Broken, broken};
 use crate::limits::DIMENSIONS_MAX;
 use crate::memory;
@@ -352,13 +352,13 @@ impl BucketTree {
 
     /// Returns the first accepted node of the first leaf that has one.
     #[inline(always)]
-    pub(super) fn first(
+    pub(super) fn first<M: Meter>(
         &mut self,
         direction: Direction,
         (vector, marks): (&ResourceVector, Marks),
         (geometry, ranks): (&Geometry, &Ranks),
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         if let Width::Narrow(tree) = &mut self.width
             && let Placed { entry, cell, .. } = self.placing.place(vector)
@@ -372,13 +372,13 @@ impl BucketTree {
 
     /// The same in any order, width and geometry.
     #[inline(never)]
-    fn first_in_any(
+    fn first_in_any<M: Meter>(
         &mut self,
         direction: Direction,
         (vector, marks): (&ResourceVector, Marks),
         (geometry, ranks): (&Geometry, &Ranks),
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+        visits: &mut M,
+        accept: &mut impl FnMut(Slot, &mut M) -> bool,
     ) -> Option<Slot> {
         let at = self.ordered(&geometry.coordinates(vector));
         let of = &self.marks;
@@ -393,6 +393,15 @@ impl BucketTree {
     #[inline]
     pub(super) fn coordinates(&self, slot: Slot) -> Option<Coordinates> {
         each!(&self.width, tree => tree.coordinates(slot))
+    }
+
+    /// Tells that the place of a node is read.
+    #[inline(always)]
+    pub(super) fn tell_place(&self, slot: Slot, visits: &mut impl Meter) {
+        match &self.width {
+            Width::Narrow(_) => visits.item::<Place<Narrow>>(Structure::Places, slot as usize),
+            Width::Wide(_) => visits.item::<Place<Wide>>(Structure::Places, slot as usize),
+        }
     }
 
     /// Returns whether a node is in the tree.

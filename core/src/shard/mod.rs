@@ -20,7 +20,7 @@ use journal::Journaled;
 mod leases;
 pub use leases::{RenewedLease, RenewedSession};
 mod lines;
-pub use lines::{NodeLines, RecordLines};
+pub use lines::{ChoiceLines, NodeLines, ReadLine, RecordLines};
 mod memory;
 mod near;
 mod node_commands;
@@ -268,7 +268,9 @@ impl Shard {
     /// Counts the failing checks of a request over the first page of nodes.
     fn explain(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refusal {
         let page = Page { from: 0, most: self.audit.pages.explain_nodes };
-        let (refusal, looked_at) = self.choose.explain(&self.books, request, scope, page);
+        let [mut of_capacities, mut of_free] = [Visits::default(); 2];
+        let meters = [&mut of_capacities, &mut of_free];
+        let (refusal, looked_at) = self.choose.explain(&self.books, request, scope, page, meters);
         self.audit.work.nodes_looked_at += looked_at;
         Refusal { growth: self.publish.growth, ..refusal }
     }
@@ -277,7 +279,8 @@ impl Shard {
     fn handle_explain(&mut self, Explain { request, from }: &Explain) -> Refusal {
         let scope = self.choose.eligibility(&self.books, request);
         let page = Page { from: *from, most: self.audit.pages.explain_nodes };
-        let (refusal, looked_at) = self.choose.explain_page(&self.books, request, scope, page);
+        let meter = &mut Visits::default();
+        let (refusal, looked_at) = self.choose.explain_page(&self.books, request, scope, page, meter);
         assert!(refusal.examined <= refusal.nodes, "more nodes are examined than there are");
         self.audit.work.nodes_looked_at += looked_at;
         Refusal { growth: self.publish.growth, ..refusal }

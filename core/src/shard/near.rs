@@ -1,6 +1,6 @@
 //! How near the nodes of a replica are to holding a request. Explanations of pending tasks read it page by page.
 
-use crate::index::Slot;
+use crate::index::{Slot, Visits};
 use crate::limits::EXPLAIN_NODES_MAX;
 use crate::node::NodeState;
 use crate::request::{Explain, Nearest, NodeRoom, PlacementRequest, Refusal, Sample};
@@ -106,7 +106,8 @@ impl Shard {
         assert!(request.explain == Explain::Full, "all nodes are counted, page by page");
         let scope = self.choose.eligibility(&self.books, request);
         let page = Page { from, most: EXPLAIN_NODES_MAX };
-        let (refusal, _) = self.choose.explain_page(&self.books, request, scope, page);
+        let (refusal, _) =
+            self.choose.explain_page(&self.books, request, scope, page, &mut Visits::default());
         let books = &self.books;
         let eligible = self.choose.eligible(books, request, scope);
         let end = refusal.rest.unwrap_or_else(|| books.nodes.slots());

@@ -12,7 +12,7 @@ use super::Choose;
 use super::{Eligibility, Eligible};
 use crate::books::RESERVED;
 use crate::index::Slot;
-use crate::index::{Candidates, Dimension, Visits};
+use crate::index::{Candidates, Dimension, Meter};
 use crate::limits::{EXPLAIN_SLOTS_PER_NODE, STEP_NODES_MAX};
 use crate::node::NodeState;
 use crate::request::{Check, Explain as Explanation, PlacementRequest, Refusal, Shortage};
@@ -106,29 +106,38 @@ impl Choose {
     /// Counts the failing checks over the first page of this shard's nodes. Also returns whether any node could
     /// hold the request if the node were empty. That answer is exact, even if few nodes are counted.
     ///
-    /// `scope` is the cached eligibility for requests like this one.
+    /// `scope` is the cached eligibility for requests like this one. What is read of capacities and of what is free is told
+    /// apart.
     pub(crate) fn explain(
         &mut self,
         books: &Books,
         request: &PlacementRequest,
         scope: Eligibility,
         page: Page,
+        [of_capacities, of_free]: [&mut impl Meter; 2],
     ) -> (Refusal, u64) {
-        let feasible = self.feasible(books, request, scope);
+        let feasible = self.feasible(books, request, scope, of_capacities);
         // Who asks for all nodes gets pages, because a crowded step is compared in part.
         let may_count = matches!(scope, Eligibility::Plain(None))
             && request.candidates.is_none()
             && request.explain == Explanation::Bounded
             && is_simple(books, request);
-        let counted = if may_count { self.counted(books, request, page.most) } else { None };
-        let (refusal, looked_at) = counted.unwrap_or_else(|| self.explain_page(books, request, scope, page));
+        let counted = if may_count { self.counted(books, request, page.most, of_free) } else { None };
+        let (refusal, looked_at) =
+            counted.unwrap_or_else(|| self.explain_page(books, request, scope, page, of_free));
         assert!(refusal.examined <= refusal.nodes, "more nodes are examined than there are");
         (Refusal { feasible, ..refusal }, looked_at)
     }
 
     /// Counts all nodes by what the index has counted. Compares at most `page` nodes of a step, and also returns
     /// the number of nodes compared. `None` if the index cannot tell.
-    fn counted(&self, books: &Books, request: &PlacementRequest, page: u32) -> Option<(Refusal, u64)> {
+    fn counted(
+        &self,
+        books: &Books,
+        request: &PlacementRequest,
+        page: u32,
+        meter: &mut impl Meter,
+    ) -> Option<(Refusal, u64)> {
         let nodes = books.nodes.len() as u64;
         let of_states = &books.sums.kept.all;
         // A replica does not count its nodes by state.
@@ -144,7 +153,7 @@ impl Choose {
                 return Some(());
             }
             let value = |slot| value(books.nodes.room(slot)) as u64;
-            let lacking = self.index.lacking(dimension, asked as u64, most, value)?;
+            let lacking = self.index.lacking(dimension, asked as u64, most, meter, value)?;
             if let (Some(largest), 1..) = (lacking.most, lacking.nodes) {
                 let least = Amount::try_from_units((asked - largest as i64) * unit)
                     .expect("it is below what was asked");
@@ -183,6 +192,7 @@ impl Choose {
         request: &PlacementRequest,
         scope: Eligibility,
         page: Page,
+        meter: &mut impl Meter,
     ) -> (Refusal, u64) {
         let Page { from, most } = page;
         let nodes = books.nodes.len() as u64;
@@ -210,13 +220,18 @@ impl Choose {
                         count_named(books, &eligible, request, &named[..here], &mut refusal);
                     }
                     (None, Eligibility::Plain(None)) if is_simple => {
+                        page.clone().for_each(|slot| meter.compared(slot));
                         let rooms = &books.nodes.rooms()[page.start as usize..page.end as usize];
                         count_plain(rooms.iter(), request, &mut refusal);
                     }
                     (None, Eligibility::Plain(Some(set))) => {
                         // The others are not selected.
                         let mut selected = 0;
-                        let members = self.selectors.at(set).members_in(page).inspect(|_| selected += 1);
+                        self.selectors.tell_members(set, page.clone(), meter);
+                        let members = self.selectors.at(set).members_in(page).inspect(|&slot| {
+                            meter.compared(slot);
+                            selected += 1;
+                        });
                         if is_simple {
                             count_plain(members.map(|slot| books.nodes.room(slot)), request, &mut refusal);
                         } else {
@@ -225,7 +240,10 @@ impl Choose {
                         let others = refusal.examined - selected;
                         report_plain(Check::Selector, others, &mut refusal);
                     }
-                    (None, _) => count_slots(books, &eligible, request, page, &mut refusal),
+                    (None, _) => {
+                        let page = page.inspect(|&slot| meter.compared(slot));
+                        count_slots(books, &eligible, request, page, &mut refusal);
+                    }
                 }
                 (end, (end - from) as usize)
             }
@@ -238,14 +256,20 @@ impl Choose {
 
     /// Returns whether some registered node has the capacity and the labels, and no taint that excludes the
     /// request.
-    fn feasible(&mut self, books: &Books, request: &PlacementRequest, scope: Eligibility) -> bool {
+    fn feasible(
+        &mut self,
+        books: &Books,
+        request: &PlacementRequest,
+        scope: Eligibility,
+        meter: &mut impl Meter,
+    ) -> bool {
         let asked = self.capacities.geometry().asked(&request.demand);
         let named = books.nodes.named(request);
         let Self { capacities, selectors, rankings, .. } = self;
         let nodes = &books.nodes;
         let eligible = Eligible::of(selectors, rankings, books, request, scope);
         let mut any = |candidates: Candidates<'_>| {
-            capacities.any(&asked, candidates, &mut Visits::default(), |slot| {
+            capacities.any(&asked, candidates, meter, |slot| {
                 eligible.excluded(slot).is_none() && nodes.could_fit(slot, &request.demand)
             })
         };

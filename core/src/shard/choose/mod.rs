@@ -28,7 +28,7 @@ pub(crate) use label_index::LabelIndex;
 
 use crate::fragmentation::Fragmentation;
 use crate::ids::Ordinal;
-use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, Slot, Visits};
+use crate::index::{Candidates, DistBuckets, Geometry, Marks, Meter, PolicyState, Slot, Visits};
 use crate::memory::Per;
 use crate::node::NodeSpec;
 use crate::request::PlacementRequest;
@@ -122,7 +122,12 @@ impl Choose {
         scope: Eligibility,
     ) -> Option<Choice> {
         let slot = match scope {
-            Eligibility::Plain(set) => self.find_plain(books, request, set),
+            Eligibility::Plain(set) => {
+                let mut visits = self.visits;
+                let found = self.find_plain(books, request, set, &mut visits);
+                self.visits = visits;
+                found
+            }
             Eligibility::Ranked(id) => self.find_ranked(books, request, id),
         }?;
         let alternative = self.alternative(scope, slot);
@@ -140,21 +145,28 @@ impl Choose {
 
     /// Returns the node that the request's policy chooses among those that fit now. `set` is the candidate set
     /// of its selector.
-    fn find_plain(
+    #[inline(always)]
+    pub(crate) fn find_plain(
         &mut self,
         books: &Books,
         request: &PlacementRequest,
         set: Option<selectors::SetId>,
+        visits: &mut impl Meter,
     ) -> Option<Slot> {
         if set.is_none() && request.candidates.is_none() {
-            return self.find_anywhere(books, request);
+            return self.find_anywhere(books, request, visits);
         }
-        self.find_in(books, request, set)
+        self.find_in(books, request, set, visits)
     }
 
     /// The same among all nodes.
     #[inline(always)]
-    fn find_anywhere(&mut self, books: &Books, request: &PlacementRequest) -> Option<Slot> {
+    fn find_anywhere(
+        &mut self,
+        books: &Books,
+        request: &PlacementRequest,
+        visits: &mut impl Meter,
+    ) -> Option<Slot> {
         let asked = self.index.geometry().asked(&request.demand);
         let order = self.order_of(books, request);
         self.index.select_in_order(
@@ -163,7 +175,7 @@ impl Choose {
             &asked,
             Candidates::All,
             &mut self.policy_state,
-            &mut self.visits,
+            visits,
             |slot| books.nodes.fits(slot, &request.demand),
         )
     }
@@ -175,15 +187,16 @@ impl Choose {
         books: &Books,
         request: &PlacementRequest,
         set: Option<selectors::SetId>,
+        visits: &mut impl Meter,
     ) -> Option<Slot> {
-        if let Some(found) = self.find_among_many(books, request, set) {
+        if let Some(found) = self.find_among_many(books, request, set, visits) {
             return found;
         }
         let asked = self.index.geometry().asked(&request.demand);
         let order = self.order_of(books, request);
         let named = books.nodes.named(request);
         if named.is_none()
-            && let Some(found) = set.and_then(|set| self.find_in_unmarked(books, request, set))
+            && let Some(found) = set.and_then(|set| self.find_in_unmarked(books, request, set, visits))
         {
             return found;
         }
@@ -207,7 +220,7 @@ impl Choose {
             &asked,
             candidates,
             &mut self.policy_state,
-            &mut self.visits,
+            visits,
             |slot| nodes.fits(slot, demand) && eligible.allows(slot),
         );
         let is_usable = found.is_none_or(|slot| nodes.takes_work(slot));

@@ -8,7 +8,7 @@
 use super::selectors::SetId;
 use super::{Choose, Eligibility, Eligible};
 use crate::ids::NodeId;
-use crate::index::{Candidates, Slot};
+use crate::index::{Candidates, Meter, Slot};
 use crate::limits::{NAMED_WALK_MAX, RANDOM_DRAWS_MIN};
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
@@ -25,10 +25,11 @@ impl Choose {
         books: &Books,
         request: &PlacementRequest,
         set: Option<SetId>,
+        visits: &mut impl Meter,
     ) -> Option<Option<Slot>> {
         let named = request.candidates.as_ref().filter(|ids| ids.len() > NAMED_WALK_MAX)?;
         if request.policy == Policy::Random {
-            return self.draw_among(books, request, named, set).map(Some);
+            return self.draw_among(books, request, named, set, visits).map(Some);
         }
         let nodes = &books.nodes;
         let scope = Eligibility::Plain(set);
@@ -50,7 +51,6 @@ impl Choose {
             given_up || nodes.fits(slot, &request.demand) && eligible.allows(slot)
         };
         let policy = request.policy;
-        let visits = &mut self.visits;
         let found = self.index.select_in_order(order, policy, &asked, candidates, &mut state, visits, accept);
         if given_up {
             return None;
@@ -69,6 +69,7 @@ impl Choose {
         books: &Books,
         request: &PlacementRequest,
         set: SetId,
+        visits: &mut impl Meter,
     ) -> Option<Option<Slot>> {
         let nodes = &books.nodes;
         let set = self.selectors.at(set);
@@ -86,7 +87,6 @@ impl Choose {
             given_up || fits(slot)
         };
         let policy = request.policy;
-        let visits = &mut self.visits;
         let index = &mut self.index;
         let all = Candidates::All;
         let found = index.select_in_order(order, policy, &asked, all, &mut state, visits, accept);
@@ -111,6 +111,7 @@ impl Choose {
         request: &PlacementRequest,
         named: &[NodeId],
         set: Option<SetId>,
+        visits: &mut impl Meter,
     ) -> Option<Slot> {
         assert!(named.len() > NAMED_WALK_MAX, "so few candidates are walked");
         let nodes = &books.nodes;
@@ -119,7 +120,7 @@ impl Choose {
         for _ in 0..RANDOM_DRAWS_MIN {
             let drawn = named[self.policy_state.rng.below(named.len() as u64) as usize];
             let Some(slot) = nodes.slot(drawn) else { continue };
-            self.visits.nodes += 1;
+            visits.node(slot);
             if nodes.state(slot) == NodeState::Ready
                 && nodes.fits(slot, &request.demand)
                 && eligible.allows(slot)

@@ -13,7 +13,7 @@ use super::Choose;
 use super::label_index::LabelIndex;
 use super::node_set::{Bits, LookedAt};
 use crate::ids::NodeId;
-use crate::index::{Candidates, Mark, Marks, Slot};
+use crate::index::{Candidates, Mark, Marks, Meter, Slot, Structure};
 use crate::limits::{CANDIDATE_WALK_MAX, SELECTORS_KEPT_MAX};
 use crate::lru::Lru;
 use crate::memory;
@@ -44,6 +44,14 @@ pub(crate) struct CandidateSet {
 /// Identifies a cached set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetId(usize);
+
+impl SetId {
+    /// Returns what a meter is told that members of the set are read from.
+    pub(crate) fn structure(self) -> Structure {
+        // At most `SELECTORS_KEPT_MAX` sets are kept.
+        Structure::Members(self.0 as u16)
+    }
+}
 
 impl CandidateSet {
     #[inline]
@@ -155,6 +163,15 @@ impl SelectorSets {
 
     pub(crate) fn at(&self, id: SetId) -> &CandidateSet {
         self.sets.at(id.0)
+    }
+
+    /// Tells that the members of a set in a range of slots are read.
+    #[inline(always)]
+    pub(crate) fn tell_members(&self, id: SetId, range: Range<Slot>, meter: &mut impl Meter) {
+        let [from, to] = [range.start as usize / 64, (range.end as usize).div_ceil(64)];
+        let words = to.min(self.at(id).bits.words() as usize).saturating_sub(from);
+        assert!(words <= range.len(), "more words are read than there are slots");
+        meter.items::<u64>(id.structure(), from, words);
     }
 
     /// Creates the set of `selector`.

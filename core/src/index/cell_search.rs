@@ -264,7 +264,7 @@ impl<E: Entry> Cells<E> {
             return Vec::new();
         }
         let mut entries = Vec::new();
-        self.visit_chunks(cell, &mut Visits::default(), |chunk, _| {
+        self.visit_chunks(self.get(cell), &mut Visits::default(), |chunk, _| {
             entries.extend_from_slice(chunk);
             true
         });
@@ -277,11 +277,10 @@ impl<E: Entry> Cells<E> {
     #[inline]
     pub(super) fn visit_chunks<M: Meter>(
         &self,
-        cell: usize,
+        here: &Cell<E>,
         visits: &mut M,
         mut visit: impl FnMut(&[E], &mut M) -> bool,
     ) {
-        let here = self.get_for(cell, visits);
         let Some(directory) = here.directory() else {
             visit(self.entries_for(here, visits), visits);
             return;

@@ -159,6 +159,12 @@ impl ClassBits {
         all
     }
 
+    /// Returns the members of all classes.
+    #[inline]
+    fn all(&self) -> u64 {
+        self.0.iter().fold(0, |all, word| all | word)
+    }
+
     /// Moves a member from one class to another. Returns the classes that lost their last member, or got their first
     /// one. No class is [`EMPTY`].
     #[inline(always)]
@@ -268,6 +274,14 @@ impl Rows {
         self.cells[at].from(class)
     }
 
+    /// Returns the cells of a word of a row that have entries.
+    #[inline]
+    pub(super) fn cells_of_all(&self, row: usize, word: usize, visits: &mut impl Meter) -> u64 {
+        let at = row.wrapping_shl(self.column_bits.wrapping_sub(6)) | word;
+        visits.item::<ClassBits>(Structure::Classes, at);
+        self.cells[at].all()
+    }
+
     pub(super) fn bytes(&self) -> usize {
         (self.cells.capacity() + self.rows.capacity()) * size_of::<ClassBits>()
             + self.words.capacity() * size_of::<[u16; CLASSES]>()
@@ -297,6 +311,7 @@ mod tests {
             assert_eq!(rows.rows(1, class, visits), is_in << 6);
             assert_eq!(rows.words(70, class, visits), (is_in as u16) << 1);
             assert_eq!(rows.cells(70, 1, class, visits), is_in << 1);
+            assert_eq!(rows.cells_of_all(70, 1, visits), 2);
         }
         // Another cell of the word and class keeps the sums.
         rows.change(cell + 1, EMPTY, 5);

@@ -148,6 +148,33 @@ impl Narrow {
         (self.0 >> (first_bit & (u64::BITS - 1))) as u32 & WITHIN
     }
 
+    /// Returns the [`within`](Entry::within) of an entry with this part in the first dimension.
+    #[inline]
+    pub(super) fn within_of_part(part: u32) -> u8 {
+        (part >> (WITHIN_BITS - 8)) as u8
+    }
+
+    /// Above every [`by_part`](Self::by_part).
+    pub(super) const ABOVE_PARTS: u64 = u64::MAX;
+
+    /// Returns the entry from the first bit of a part up to its own first bit, so that it is compared by this part first.
+    #[inline(always)]
+    pub(super) fn by_part(self, first_bit: u32) -> u64 {
+        self.0.wrapping_shl(u64::BITS - WITHIN_BITS - first_bit)
+    }
+
+    /// Returns the least [`by_part`](Self::by_part) with this part.
+    #[inline]
+    pub(super) fn part_first(part: u32) -> u64 {
+        u64::from(part).wrapping_shl(u64::BITS - WITHIN_BITS)
+    }
+
+    /// Returns the part of a [`by_part`](Self::by_part).
+    #[inline]
+    pub(super) fn first_part(by_part: u64) -> u32 {
+        (by_part >> (u64::BITS - WITHIN_BITS)) as u32
+    }
+
     #[inline]
     fn parts(self) -> [u32; 2] {
         [0, 1].map(|d| self.part(Self::part_at(d)))
@@ -209,7 +236,7 @@ impl Entry for Narrow {
 
     #[inline]
     fn within(self) -> u8 {
-        (self.parts()[0] >> (WITHIN_BITS - 8)) as u8
+        Self::within_of_part(self.parts()[0])
     }
 
     #[inline]

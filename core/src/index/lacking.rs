@@ -80,22 +80,23 @@ impl<E: Entry> Plane<E> {
         let counts = &self.counts.by_coordinate[d];
         let lower = &counts[..counts.len().min(usize::from(at))];
         visits.read(Structure::Counts(d as u8), 0, size_of_val(lower));
-        let nodes = lower.iter().map(|&count| u64::from(count)).sum();
-        (nodes, lower.iter().rposition(|&count| count > 0).map(|at| at as u16))
+        // It cannot wrap: there are at most `NODES_MAX` nodes. An overflow check would cost more than the sum.
+        let nodes = lower.iter().fold(0u32, |nodes, &count| nodes.wrapping_add(count));
+        (nodes.into(), lower.iter().rposition(|&count| count > 0).map(|at| at as u16))
     }
 
     fn at(&self, d: usize, at: u16) -> u64 {
         self.counts.by_coordinate[d].get(usize::from(at)).map_or(0, |&count| u64::from(count))
     }
 
-    /// Calls `visit` with the entries of the first nodes with this coordinate in the first or second dimension, in order of
-    /// coordinate and then of rank, and with at most this many. For an exact layout.
+    /// Calls `visit` with the first nodes with this coordinate in the first or second dimension, in order of coordinate and
+    /// then of rank, and with at most this many. Those of one part of a cell are in any order. For an exact layout.
     fn visit_step<M: Meter>(
         &self,
         (d, at): (usize, u16),
         most: usize,
         visits: &mut M,
-        mut visit: impl FnMut(&[E], &mut M),
+        mut visit: impl FnMut(Group<'_, E>, &mut M) -> bool,
     ) {
         let mut left = most.min(self.at(d, at) as usize);
         if left == 0 {
@@ -103,14 +104,26 @@ impl<E: Entry> Plane<E> {
         }
         let column_bits = self.layout.column_bits();
         let mut visit_cell = |cell: usize, visits: &mut M| {
-            self.cells.visit_chunks(cell, visits, |entries, visits| {
+            let here = self.cells.get_for(cell, visits);
+            let len = usize::from(here.len);
+            if d == 0 && here.directory().is_none() && len <= left {
+                let [bound, ..] = here.within;
+                if visit(Group::Bounded(len, bound), visits) {
+                    left -= len;
+                    return left > 0;
+                }
+            }
+            self.cells.visit_chunks(here, visits, |entries, visits| {
                 if entries.len() > left {
-                    let mut entries = entries.to_vec();
-                    entries.sort_unstable_by_key(|entry| entry.order());
-                    visit(&entries[..left], visits);
+                    // The first ones, in any order.
+                    let mut first = [E::VACANT; CHUNK];
+                    let first = &mut first[..entries.len()];
+                    first.copy_from_slice(entries);
+                    first.select_nth_unstable_by_key(left - 1, |entry| entry.order());
+                    visit(Group::Entries(&first[..left]), visits);
                     left = 0;
                 } else {
-                    visit(entries, visits);
+                    visit(Group::Entries(entries), visits);
                     left -= entries.len();
                 }
                 left > 0
@@ -120,7 +133,7 @@ impl<E: Entry> Plane<E> {
         let at = usize::from(at);
         if d == 0 {
             for word in bits(u64::from(self.rows.words(at, 0, visits))) {
-                for bit in bits(self.rows.cells(at, word, 0, visits)) {
+                for bit in bits(self.rows.cells_of_all(at, word, visits)) {
                     if !visit_cell((at << column_bits) | (word * 64) | bit, visits) {
                         return;
                     }
@@ -129,7 +142,7 @@ impl<E: Entry> Plane<E> {
         } else {
             for group in 0..self.rows.groups() {
                 for row in bits(self.rows.rows(group, 0, visits)).map(|bit| group * 64 + bit) {
-                    if self.rows.cells(row, at / 64, 0, visits) >> (at % 64) & 1 == 1
+                    if self.rows.cells_of_all(row, at / 64, visits) >> (at % 64) & 1 == 1
                         && !visit_cell(row << column_bits | at, visits)
                     {
                         return;
@@ -140,14 +153,22 @@ impl<E: Entry> Plane<E> {
     }
 }
 
+/// Nodes of a cell.
+enum Group<'a, E> {
+    /// Their number, and an upper bound of their [`Entry::within`]. Returning true says that no more is needed.
+    Bounded(usize, u8),
+    /// Those of one part.
+    Entries(&'a [E]),
+}
+
 /// Nodes of one step, as they are compared with a part of it. A node is looked at only if its part leaves open whether it has
 /// less, or if it may have the most of those that have less.
 struct Compared {
     d: usize,
     /// Whether equal parts are equal values.
     is_exact: bool,
-    /// The nodes with a smaller part have less, and those with a greater one do not.
-    part: u32,
+    /// The nodes with a smaller part have less, and those with a greater one do not. `None` if all have less.
+    part: Option<u32>,
     less: u64,
     /// The largest part of those that have less, and the largest value of these.
     largest_part: u32,
@@ -155,13 +176,44 @@ struct Compared {
 }
 
 impl Compared {
-    fn new(d: usize, part: u32, is_exact: bool) -> Self {
+    fn new(d: usize, part: Option<u32>, is_exact: bool) -> Self {
         Self { d, is_exact, part, less: 0, largest_part: 0, largest: None }
+    }
+
+    /// Counts nodes. Returns whether each is compared.
+    #[inline]
+    fn add<M: Meter>(
+        &mut self,
+        group: Group<'_, Narrow>,
+        asked: u64,
+        value: &impl Fn(Rank, &mut M) -> u64,
+        visits: &mut M,
+    ) -> bool {
+        match group {
+            Group::Bounded(nodes, bound) => self.add_below(nodes, bound),
+            Group::Entries(entries) => {
+                self.add_entries(entries, asked, value, visits);
+                true
+            }
+        }
+    }
+
+    /// Counts nodes of which the first dimension is compared, if all of them have less than was asked, and none has the most
+    /// of those that have less.
+    #[inline]
+    fn add_below(&mut self, nodes: usize, bound: u8) -> bool {
+        let is_below = |part: u32| bound < Narrow::within_of_part(part);
+        let is_counted = self.largest.is_some() && is_below(self.largest_part);
+        if is_counted && self.part.is_none_or(is_below) {
+            self.less += nodes as u64;
+            return true;
+        }
+        false
     }
 
     /// Compares nodes. Parts are rounded down, so of two values with the same part either may be larger.
     #[inline]
-    fn add<M: Meter>(
+    fn add_entries<M: Meter>(
         &mut self,
         entries: &[Narrow],
         asked: u64,
@@ -170,32 +222,39 @@ impl Compared {
     ) {
         let shift = Narrow::part_at(self.d);
         let part = |entry: &Narrow| entry.part(shift);
-        // One plain pass without branches, because most nodes need nothing else. A chunk has few entries.
-        let mut less = 0u32;
-        let mut largest_end = 0u32;
-        let mut equal = 0u32;
+        let of_part = self.part.map_or(Narrow::ABOVE_PARTS, Narrow::part_first);
+        // One plain pass without branches, because most nodes need nothing else. What the subtraction borrows says who has
+        // less. Of these, the largest part leaves the largest difference, because it wraps.
+        let mut less = 0u64;
+        let mut largest = 0u64;
+        let mut nearest = u64::MAX;
         for entry in entries {
-            let of_node = part(entry);
-            let has_less = of_node < self.part;
-            less = less.wrapping_add(u32::from(has_less));
-            largest_end = largest_end.max(if has_less { of_node.wrapping_add(1) } else { 0 });
-            equal = equal.wrapping_add(u32::from(of_node == self.part));
+            let (over, has_less) = entry.by_part(shift).overflowing_sub(of_part);
+            less = less.wrapping_add(u64::from(has_less));
+            largest = largest.max(over);
+            nearest = nearest.min(over);
         }
-        self.less += u64::from(less);
-        if largest_end > self.largest_part {
-            let largest_part = largest_end - 1;
-            let with_it = entries.iter().filter(|entry| part(entry) == largest_part);
-            let looks = if self.is_exact { 1 } else { CHUNK };
-            let values = with_it.take(looks).map(|entry| value(entry.rank(), visits));
-            self.largest = self.largest.max(values.max());
-            self.largest_part = largest_part;
+        self.less += less;
+        if less > 0 {
+            let largest_part = Narrow::first_part(largest.wrapping_add(of_part));
+            let is_more = largest_part > self.largest_part || self.largest.is_none();
+            if is_more || largest_part == self.largest_part && !self.is_exact {
+                let with_it = entries.iter().filter(|entry| part(entry) == largest_part);
+                let looks = if self.is_exact { 1 } else { CHUNK };
+                let values = with_it.take(looks).map(|entry| value(entry.rank(), visits));
+                self.largest = self.largest.max(values.max());
+                self.largest_part = largest_part;
+            }
         }
-        if equal > 0 && !self.is_exact {
-            let with_it = entries.iter().filter(|entry| part(entry) == self.part);
+        if let Some(equal) = self.part
+            && Narrow::first_part(nearest) == 0
+            && !self.is_exact
+        {
+            let with_it = entries.iter().filter(|entry| part(entry) == equal);
             for value in with_it.map(|entry| value(entry.rank(), visits)).filter(|&value| value < asked) {
                 self.less += 1;
                 self.largest = self.largest.max(Some(value));
-                self.largest_part = self.part;
+                self.largest_part = equal;
             }
         }
     }
@@ -216,23 +275,19 @@ impl Plane<Narrow> {
             return None;
         }
         let (nodes, lower) = self.below(d, at, visits);
-        let mut compared = 0;
-        let mut step = Compared::new(d, part, is_exact);
-        self.visit_step((d, at), most, visits, |entries, visits| {
-            compared += entries.len() as u64;
-            step.add(entries, asked, &value, visits);
-        });
+        let step_of = |at: u16| self.at(d, at).min(most as u64);
+        let mut compared = step_of(at);
+        let mut step = Compared::new(d, Some(part), is_exact);
+        self.visit_step((d, at), most, visits, |group, visits| step.add(group, asked, &value, visits));
         let unknown = self.at(d, at) - compared;
         let nodes = nodes + step.less;
         if step.largest.is_none()
             && let Some(lower) = lower
         {
             // All of these have less.
-            step = Compared::new(d, u32::MAX, is_exact);
-            self.visit_step((d, lower), most, visits, |entries, visits| {
-                compared += entries.len() as u64;
-                step.add(entries, asked, &value, visits);
-            });
+            step = Compared::new(d, None, is_exact);
+            self.visit_step((d, lower), most, visits, |group, visits| step.add(group, asked, &value, visits));
+            compared += step_of(lower);
         }
         Some(Lacking { nodes, most: step.largest, compared, unknown })
     }

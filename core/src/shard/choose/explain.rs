@@ -22,7 +22,7 @@ use crate::shard::books::Room;
 
 /// One check, counted without branches because the code runs for every node.
 struct Tally {
-    asked: i64,
+    asked: u64,
     nodes: u64,
     /// The maximum of "available minus requested" as an unsigned number. Negative values, which are shortages,
     /// exceed all others when unsigned. The smallest shortage is therefore the maximum.
@@ -31,14 +31,16 @@ struct Tally {
 
 impl Tally {
     fn of(asked: i64) -> Self {
-        Self { asked, nodes: 0, best: 0 }
+        Self { asked: asked as u64, nodes: 0, best: 0 }
     }
 
-    /// Uses wrapping arithmetic: amounts are at most 2^53, and overflow checks would cost as much as the count.
-    #[inline]
+    /// No amount is negative, so what the subtraction borrows says whether the node is short. The count wraps, because
+    /// an overflow check would cost as much as the count.
+    #[inline(always)]
     fn count(&mut self, available: i64) {
-        let over = available.wrapping_sub(self.asked) as u64;
-        self.nodes = self.nodes.wrapping_add(over >> 63);
+        debug_assert!(available >= 0, "a node has less than nothing available");
+        let (over, is_short) = (available as u64).overflowing_sub(self.asked);
+        self.nodes = self.nodes.wrapping_add(u64::from(is_short));
         self.best = self.best.max(over);
     }
 
@@ -80,9 +82,15 @@ impl Tallies {
 
     #[inline]
     fn count(&mut self, room: &Room) {
+        if self.whole { self.count_gpus::<true>(room) } else { self.count_gpus::<false>(room) }
+    }
+
+    /// `WHOLE` is [`whole`](Self::whole), which is known before a page of nodes is counted.
+    #[inline(always)]
+    fn count_gpus<const WHOLE: bool>(&mut self, room: &Room) {
         self.cpu.count(room.cpu.units());
         self.memory.count(room.memory.units());
-        self.gpu.count(i64::from(if self.whole { room.whole_gpus } else { room.largest_gpu_part }));
+        self.gpu.count(i64::from(if WHOLE { room.whole_gpus } else { room.largest_gpu_part }));
     }
 
     fn report(&self, refusal: &mut Refusal) {
@@ -225,18 +233,16 @@ impl Choose {
                         count_plain(rooms.iter(), request, &mut refusal);
                     }
                     (None, Eligibility::Plain(Some(set))) => {
-                        // The others are not selected.
-                        let mut selected = 0;
                         self.selectors.tell_members(set, page.clone(), meter);
-                        let members = self.selectors.at(set).members_in(page).inspect(|&slot| {
-                            meter.compared(slot);
-                            selected += 1;
-                        });
+                        let set = self.selectors.at(set);
+                        let selected = set.count_in(page.clone());
+                        let members = set.members_in(page).inspect(|&slot| meter.compared(slot));
                         if is_simple {
                             count_plain(members.map(|slot| books.nodes.room(slot)), request, &mut refusal);
                         } else {
                             count_slots(books, &eligible, request, members, &mut refusal);
                         }
+                        // The others are not selected.
                         let others = refusal.examined - selected;
                         report_plain(Check::Selector, others, &mut refusal);
                     }
@@ -310,18 +316,33 @@ fn page_end(books: &Books, from: Slot, most: u32, refusal: &mut Refusal) -> Slot
 
 /// Counts nodes of a page for a request that depends only on the amounts of these nodes.
 fn count_plain<'a>(rooms: impl Iterator<Item = &'a Room>, request: &PlacementRequest, refusal: &mut Refusal) {
-    let mut tallies = Tallies::of(request);
+    let tallies = Tallies::of(request);
+    if tallies.whole {
+        count_rooms::<true>(rooms, tallies, refusal);
+    } else {
+        count_rooms::<false>(rooms, tallies, refusal);
+    }
+}
+
+/// The same for whole GPUs, or for parts of one.
+#[inline(never)]
+fn count_rooms<'a, const WHOLE: bool>(
+    rooms: impl Iterator<Item = &'a Room>,
+    mut tallies: Tallies,
+    refusal: &mut Refusal,
+) {
     let mut not_ready = 0u64;
     let mut full = 0u64;
-    for room in rooms {
+    // The iterator has the loop, which is shorter than its calls one by one.
+    rooms.for_each(|room| {
         if room.takes_work() {
-            tallies.count(room);
+            tallies.count_gpus::<WHOLE>(room);
         } else if room.state == Some(NodeState::Ready) {
             full += 1;
         } else {
             not_ready += u64::from(room.state.is_some());
         }
-    }
+    });
     assert!(not_ready + full <= refusal.examined, "more nodes are counted than were examined");
     tallies.report(refusal);
     report_plain(Check::NotReady, not_ready, refusal);

@@ -1,5 +1,7 @@
 //! Sets of nodes by slot: one bit per slot, or a list if there are few.
 
+use std::ops::Range;
+
 use crate::index::Slot;
 use crate::memory;
 
@@ -57,21 +59,36 @@ impl Bits {
 
     /// Returns the slots in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> {
-        self.iter_from(0)
+        self.iter_in(0..Slot::MAX)
     }
 
-    /// Returns the slots from this one on, in order.
-    pub(crate) fn iter_from(&self, from: Slot) -> impl Iterator<Item = Slot> {
-        let words = (0..).zip(&self.words).skip(from as usize / 64);
-        let slots = words.flat_map(|(at, &word)| {
-            let mut left = word;
+    /// Returns the words with a slot in this range, each with its first slot and without the slots outside.
+    fn words_in(&self, range: Range<Slot>) -> impl Iterator<Item = (Slot, u64)> {
+        let end = self.words.len().min((range.end as usize).div_ceil(64));
+        let begin = end.min(range.start as usize / 64);
+        (begin..end).zip(&self.words[begin..end]).map(move |(at, &word)| {
+            let first = at as Slot * 64;
+            let from = u64::MAX << range.start.saturating_sub(first).min(63);
+            let to = u64::MAX >> (first + 64).saturating_sub(range.end).min(63);
+            (first, word & from & to)
+        })
+    }
+
+    /// Returns the slots in a range, in order.
+    #[inline]
+    pub(crate) fn iter_in(&self, range: Range<Slot>) -> impl Iterator<Item = Slot> {
+        self.words_in(range).flat_map(|(first, mut left)| {
             std::iter::from_fn(move || {
-                let slot = (left != 0).then(|| at * 64 + left.trailing_zeros() as Slot);
+                let slot = (left != 0).then(|| first.wrapping_add(left.trailing_zeros()));
                 left &= left.wrapping_sub(1);
                 slot
             })
-        });
-        slots.skip_while(move |&slot| slot < from)
+        })
+    }
+
+    /// Returns the number of members in a range.
+    pub(crate) fn count_in(&self, range: Range<Slot>) -> u64 {
+        self.words_in(range).map(|(_, word)| u64::from(word.count_ones())).sum()
     }
 
     fn recount(&mut self) {
@@ -260,6 +277,24 @@ mod tests {
             }] += 1;
         }
         assert!(kinds.iter().all(|&times| times > 0), "{kinds:?}");
+    }
+
+    #[test]
+    fn a_range_has_the_members_between_its_ends() {
+        let mut rng = Rng::new(5);
+        let mut bits = Bits::default();
+        for _ in 0..150 {
+            bits.set(rng.below(300) as Slot, true);
+        }
+        for start in 0..330 {
+            for end in (start..330).chain([Slot::MAX]) {
+                let right: Vec<Slot> = bits.iter().filter(|slot| (start..end).contains(slot)).collect();
+                assert_eq!(bits.count_in(start..end), right.len() as u64, "{start} to {end}");
+                assert!(bits.iter_in(start..end).eq(right), "{start} to {end}");
+            }
+        }
+        let all = (0..300).filter(|&slot| bits.contains(slot));
+        assert!(bits.iter().eq(all));
     }
 
     #[test]

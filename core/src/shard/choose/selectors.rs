@@ -94,7 +94,12 @@ impl CandidateSet {
 
     /// Returns the members in a range of slots.
     pub(crate) fn members_in(&self, range: Range<Slot>) -> impl Iterator<Item = Slot> + '_ {
-        self.bits.iter_from(range.start).take_while(move |&slot| slot < range.end)
+        self.bits.iter_in(range)
+    }
+
+    /// Returns the number of members in a range of slots.
+    pub(crate) fn count_in(&self, range: Range<Slot>) -> u64 {
+        self.bits.count_in(range)
     }
 
     fn set(&mut self, slot: Slot, member: bool) {

@@ -1,8 +1,8 @@
 //! Queues deserve what they are given, in a hierarchy (Volcano's plugin `capacity`).
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BTreeMap;
 
+use super::kept::Kept;
 use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
 use crate::cycle::config::Combination;
 use crate::cycle::limit::Limit;
@@ -181,8 +181,8 @@ impl Plugin for Capacity {
         !is_exposed || given.iter().all(|(dim, _)| after.get(dim) >= least(dim))
     }
 
-    /// A task may be evicted if it has something that the other task asks for and its queue keeps its guarantee. In
-    /// addition, its queue must deserve nothing of all that the task has, or use more than it deserves: of something that the
+    /// A task may be evicted if it has something that the other task asks for, and its queue and all that contain it keep their
+    /// guarantees. In addition, its queue must deserve nothing of all that the task has, or use more than it deserves: of something that the
     /// task has and the queue deserves, and of something that the task has and the other asks for.
     ///
     /// In Volcano, the first of these suffices. Then queues can take from each other in turns: each has too much of one kind,
@@ -190,12 +190,12 @@ impl Plugin for Capacity {
     fn reclaimable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
         let asked = &facts.jobs.task(task).class.amounts;
         let is_wanted = |dim: Dim| self.any_kind_suffices || asked.get(dim) > 0;
-        let mut left: BTreeMap<QueueId, Amounts> = BTreeMap::new();
+        let mut left = Kept::before(facts, task);
         let mut victims = Vec::new();
         for &victim in candidates {
             let queue = facts.jobs.job(victim.job).spec().queue;
             let amounts = &facts.jobs.task(victim).class.amounts;
-            let kept = left.entry(queue).or_insert_with(|| facts.jobs.queue(queue).usage().planned());
+            let kept = left.of(facts, queue).clone();
             let without = kept.minus_or_zero(amounts);
             let deserved = &self.of(queue).deserved;
             let has_too_much = |(dim, _): (Dim, i64)| kept.get(dim) > deserved.get(dim);
@@ -205,8 +205,9 @@ impl Plugin for Capacity {
                     && amounts.iter().filter(|&(dim, _)| is_wanted(dim)).any(has_too_much)
                 || is_planted(PlantedBug::DeservedReclaimed);
             let serves = amounts.iter().any(|(dim, _)| asked.get(dim) > 0);
-            if serves && is_spare && facts.jobs.queue(queue).spec().guarantee.is_within(&without) {
-                *kept = without;
+            let keeps_its_own = facts.jobs.queue(queue).spec().guarantee.is_within(&without);
+            if serves && is_spare && keeps_its_own && left.keeps_guarantees(facts, queue, amounts) {
+                left.give_up(facts, queue, amounts);
                 victims.push(victim);
             }
         }

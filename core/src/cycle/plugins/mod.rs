@@ -5,6 +5,7 @@ mod conformance;
 mod drf;
 mod fair_share;
 pub(super) mod gang;
+mod kept;
 mod overcommit;
 mod priority;
 mod proportion;

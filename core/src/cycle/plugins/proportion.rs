@@ -3,6 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
+use super::kept::Kept;
 use super::{EXPLAINED_MAX, Facts, Plugin, cap_limits, elastic, inqueue, inqueue_now};
 use crate::cycle::limit::Limit;
 use crate::cycle::plugin::{Used, Vote};
@@ -151,17 +152,21 @@ impl Plugin for Proportion {
         self.allocatable(facts, &|queue| facts.planned(queue), queue, class)
     }
 
-    /// A task may be evicted while its queue uses more than it deserves of something that the task asks for.
-    fn reclaimable(&self, facts: Facts<'_>, _: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
-        let mut left: BTreeMap<QueueId, Amounts> = BTreeMap::new();
+    /// A task may be evicted while its queue uses more than it deserves of something that the task has, if its queue and all that
+    /// contain it keep what they are guaranteed.
+    ///
+    /// Volcano does not look at guarantees here. What a queue deserves is at least its guarantee, but the last task that goes
+    /// may take it below both.
+    fn reclaimable(&self, facts: Facts<'_>, task: TaskId, candidates: &[TaskId]) -> Option<Vec<TaskId>> {
+        let mut kept = Kept::before(facts, task);
         let mut victims = Vec::new();
         for &victim in candidates {
             let queue = facts.jobs.job(victim.job).spec().queue;
             let Some(division) = self.of(queue) else { continue };
-            let kept = left.entry(queue).or_insert_with(|| facts.jobs.queue(queue).usage().planned());
             let amounts = &facts.jobs.task(victim).class.amounts;
-            if !kept.is_within_for(&division.deserved, amounts) {
-                *kept = kept.minus_or_zero(amounts);
+            let has_too_much = !kept.of(facts, queue).is_within_for(&division.deserved, amounts);
+            if has_too_much && kept.keeps_guarantees(facts, queue, amounts) {
+                kept.give_up(facts, queue, amounts);
                 victims.push(victim);
             }
         }

@@ -120,6 +120,32 @@ pub fn only_what_is_spare_is_reclaimed(planned: &Planned<'_>) -> Verdict {
     Ok(())
 }
 
+/// Checks that queues, also those above others, keep what they are guaranteed of all that only others have taken from them.
+///
+/// # Errors
+/// Returns the queue.
+pub fn reclaim_leaves_guarantees(planned: &Planned<'_>) -> Verdict {
+    for (id, queue) in planned.jobs.queues() {
+        let guarantee = &queue.spec().guarantee;
+        let is_below = |job: JobId| planned.jobs.chain(planned.jobs.job(job).spec().queue).any(|of| of == id);
+        let victims: Vec<(TaskId, &Task)> =
+            planned.victims().filter(|(task, _)| is_below(task.job)).collect();
+        // What one of its own jobs has taken may be left of it.
+        let is_for_its_own = |task: TaskId| planned.takers(task).into_iter().any(is_below);
+        if guarantee.is_zero() || victims.iter().any(|&(task, _)| is_for_its_own(task)) {
+            continue;
+        }
+        let kept = queue.usage().planned();
+        for (task, victim) in victims {
+            let keeps = |(dim, _): (Dim, i64)| kept.get(dim) >= guarantee.get(dim);
+            ensure(victim.class.amounts.iter().all(keeps), || {
+                format!("queue `{}` gives {task}, and keeps {kept:?} of {guarantee:?}", queue.spec().name)
+            })?;
+        }
+    }
+    Ok(())
+}
+
 /// Checks that jobs from which others take by their fair shares keep their own, and queues from which others take their
 /// guarantees.
 ///

@@ -10,7 +10,7 @@ use wharf_core::time::Time;
 use super::dates::{DATE_AHEAD_NS, DATE_SLACK_NS, Dates, Seen};
 use super::evictions::{
     Planned, evictions_end, evictions_leave_fair_shares, only_for_the_starving,
-    only_what_is_spare_is_reclaimed,
+    only_what_is_spare_is_reclaimed, reclaim_leaves_guarantees,
 };
 use super::fires::{NODE, asks};
 use super::queues::FAIR_SHARE_PATIENCE_NS;
@@ -131,6 +131,16 @@ pub(super) fn a_queue_that_gives_what_it_deserves() {
     assert!(spare(&taking, 1) && !spare(&taking, 2));
     let guaranteed = |count| QueueSpec { guarantee: cores(count), ..QueueSpec::new("from") };
     assert!(spare(&Taking::new(guaranteed(1), 1), 1) && !spare(&Taking::new(guaranteed(2), 1), 1));
+}
+
+#[test]
+pub(super) fn a_queue_that_gives_what_it_is_guaranteed() {
+    let keeps = |guaranteed| {
+        let queue = QueueSpec { guarantee: cores(guaranteed), ..QueueSpec::new("from") };
+        let taking = Taking::new(queue, 1);
+        taking.check(0, [0, 0], |planned| reclaim_leaves_guarantees(planned).is_ok())
+    };
+    assert!(keeps(0) && keeps(1) && !keeps(2));
 }
 
 #[test]

@@ -214,6 +214,7 @@ const FIRES: &[(&str, fn())] = &[
     ("evictions_leave_fair_shares", fires_cycles::a_job_that_does_not_keep_its_share),
     ("only_for_the_starving", fires_cycles::a_task_that_gives_way_to_a_job_that_does_not_starve),
     ("only_what_is_spare_is_reclaimed", fires_cycles::a_queue_that_gives_what_it_deserves),
+    ("reclaim_leaves_guarantees", fires_cycles::a_queue_that_gives_what_it_is_guaranteed),
     ("overruns_are_ended", fires_cycles::a_task_that_goes_on_after_its_run_time),
     ("what_overruns_fails", fires_cycles::a_task_that_overran_and_is_pending_again),
     ("comes_to_rest", an_engine_that_goes_on_for_ever),

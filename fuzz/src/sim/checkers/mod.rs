@@ -143,6 +143,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "only_what_is_evicted_ends_by_itself",
     "only_what_is_late_is_refused",
     "only_what_is_spare_is_reclaimed",
+    "reclaim_leaves_guarantees",
     "overruns_are_ended",
     "placements_are_charged",
     "planners_keep_what_callers_know",

@@ -29,7 +29,7 @@ pub struct QueueOfSim {
     pub is_leaf: bool,
     /// The half-life of what it has held, in ns. `None`: that of all queues.
     pub half_life: Option<u64>,
-    /// What it is guaranteed, in runs with the plugin `capacity` or the action `starve`.
+    /// What it is guaranteed, in runs with the plugins `capacity` and `proportion` and with the action `starve`.
     pub guarantee: &'static [(&'static str, i64)],
     /// What it deserves, in runs with the plugin `capacity`.
     pub deserved: &'static [(&'static str, i64)],

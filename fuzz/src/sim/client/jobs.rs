@@ -82,6 +82,7 @@ pub(in crate::sim) fn set_queue(client: &mut Client, queue: &QueueOfSim) -> Vec<
         Some(Sharing::Given) => {
             QueueBody { guarantee: amounts(queue.guarantee), deserved: Some(amounts(queue.deserved)), ..body }
         }
+        Some(Sharing::Deserved) => QueueBody { guarantee: amounts(queue.guarantee), ..body },
         Some(Sharing::Starved) => QueueBody {
             guarantee: amounts(queue.guarantee),
             ordering: queue.ordering,

@@ -12,6 +12,7 @@ use crate::sim::Sharing;
 use crate::sim::checkers::dates::{Dates, Seen};
 use crate::sim::checkers::evictions::{
     Planned, evictions_leave_fair_shares, only_for_the_starving, only_what_is_spare_is_reclaimed,
+    reclaim_leaves_guarantees,
 };
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::client::Role;
@@ -53,8 +54,10 @@ impl World<'_> {
         match rules.sharing {
             Sharing::Given => {
                 let spare = only_what_is_spare_is_reclaimed(&planned);
-                named("only_what_is_spare_is_reclaimed", spare)
+                named("only_what_is_spare_is_reclaimed", spare)?;
+                named("reclaim_leaves_guarantees", reclaim_leaves_guarantees(&planned))
             }
+            Sharing::Deserved => named("reclaim_leaves_guarantees", reclaim_leaves_guarantees(&planned)),
             Sharing::Starved => {
                 named("evictions_leave_fair_shares", evictions_leave_fair_shares(&planned))?;
                 named("only_for_the_starving", only_for_the_starving(&planned, watch.started))

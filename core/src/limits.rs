@@ -292,6 +292,8 @@ pub const CLASS_NAME_BYTES_MAX: usize = 64;
 pub const CLASS_DESCRIPTION_BYTES_MAX: usize = 256;
 /// The time between the beginnings of two cycles, in ns, unless nothing has changed.
 pub const CYCLE_INTERVAL_NS_DEFAULT: u64 = 100_000_000;
+/// How long after a job with a date has ended the next one is to start there, in ns, if cycles have short intervals.
+pub const DATE_GAP_NS_MIN: u64 = 1_000_000_000;
 /// The largest number of levels of queues below the root.
 pub const QUEUE_LEVELS_MAX: usize = 32;
 /// The largest number of users of a queue whose past use is kept. Those with the least use make room for others.

@@ -321,6 +321,9 @@ pub struct CycleConfig {
     pub grace_ns: u64,
     /// Which jobs that do not fit get dated reservations.
     pub backfill: Backfill,
+    /// How long after a reserved job has ended the next one is to start there, in ns. So dates that follow others stay the same
+    /// if something is bound that much later than its cycle has counted.
+    pub date_gap_ns: u64,
     /// How long a task runs before it may be evicted, in ns. Queues may say otherwise.
     pub min_run_time_ns: u64,
     /// The time in which what queues and users have held comes to count half as much, in ns. 0: only what runs now counts.
@@ -399,6 +402,7 @@ impl Default for CycleConfig {
             combination: Combination::Strict,
             grace_ns: 0,
             backfill: Backfill::None,
+            date_gap_ns: 0,
             min_run_time_ns: 0,
             usage_half_life_ns: 0,
             victim_nodes_max: 100,

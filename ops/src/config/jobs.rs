@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
+use wharf_core::limits::DATE_GAP_NS_MIN;
 use wharf_core::planner::JobsConfig;
 
 use super::{ConfigError, JobsRaw, value};
@@ -131,7 +132,9 @@ pub(super) fn jobs(raw: &JobsRaw, planners: u16) -> Result<Option<JobsConfig>, C
     };
     let read: Vec<ConfigFile> = documents(&format!("{{{}}}", lines.join(",\n"))).map_err(wrong)?;
     let file = read.first().ok_or_else(|| value("jobs", "it is empty: leave it out"))?;
-    let cycle = cycle_config(file).map_err(wrong)?;
+    let mut cycle = cycle_config(file).map_err(wrong)?;
+    // A job with a date starts in the first cycle after it, and is bound somewhat later.
+    cycle.date_gap_ns = DATE_GAP_NS_MIN.max(interval_ns.saturating_mul(2));
     Ok((raw.enabled && planners > 0).then_some(JobsConfig { cycle, interval_ns, ..JobsConfig::default() }))
 }
 
@@ -156,6 +159,9 @@ mod tests {
         let config = read("").unwrap().expect("there is a planner by default");
         let default = CycleConfig::default();
         assert_eq!(config.interval_ns, 100_000_000);
+        assert_eq!(config.cycle.date_gap_ns, 1_000_000_000);
+        let seldom = read("[jobs]\ninterval = \"3s\"").unwrap().expect("there is a planner by default");
+        assert_eq!(seldom.cycle.date_gap_ns, 6_000_000_000);
         assert_eq!((config.cycle.actions, config.cycle.combination), (default.actions, default.combination));
         assert_eq!((config.cycle.grace_ns, config.cycle.min_run_time_ns), (30_000_000_000, 0));
         assert_eq!(config.cycle.usage_half_life_ns, 0);

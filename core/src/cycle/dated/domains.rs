@@ -22,18 +22,28 @@ pub(super) enum Within {
 impl Cycle<'_> {
     /// Returns where the tasks of a job must be. `None`: no date is known for such a job.
     ///
-    /// That is so for task groups with hard rules of their own, which may need domains inside that of the job. It is also so if
-    /// the job needs tasks that ask for nothing: whether they find nodes in a domain is not known before.
+    /// If task groups have hard rules of their own, a date is looked for in domains that keep all of them at once. None is known if
+    /// tasks of such a job have nodes already. It is also so if the job needs tasks that ask for nothing: whether they find nodes
+    /// in a domain is not known before.
     pub(super) fn within(&mut self, job: JobId) -> Option<Within> {
         let of = self.jobs.job(job);
         let spec = of.spec();
         if !spec.has_hard_topology() {
             return Some(Within::Cluster);
         }
-        let is_hard = |rule: &Option<TopologyRule>| rule.as_ref().is_some_and(TopologyRule::is_hard);
         let lacks_others = of.pending_best_effort() > 0 && !self.is_ready(job);
-        if lacks_others || spec.tasks.iter().any(|group| is_hard(&group.topology)) {
+        if lacks_others {
             return None;
+        }
+        let is_hard = |rule: &&TopologyRule| rule.is_hard();
+        let of_groups = spec.tasks.iter().filter_map(|group| group.topology.as_ref()).filter(is_hard);
+        let of_groups: Vec<&TopologyRule> = of_groups.collect();
+        if !of_groups.is_empty() {
+            let begun = of.tasks().iter().any(|task| task.state.has_node());
+            let all = of_groups.into_iter().chain(spec.topology.as_ref().filter(is_hard));
+            // One domain of the narrowest tier is inside of one of each wider tier.
+            let widest: Option<Vec<usize>> = all.map(|rule| self.rule(Some(rule))?.widest).collect();
+            return widest?.into_iter().min().filter(|_| !begun).map(Within::Tier);
         }
         let (widest, home) = self.widest_domain_of(job)?;
         Some(home.map_or(Within::Tier(widest), Within::Domain))

@@ -10,6 +10,15 @@ use crate::jobs::{JobId, TaskClass, TaskId, TaskState};
 use crate::replica::ClaimKey;
 use crate::time::Time;
 
+/// When tasks would be on a node.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) from: Time,
+    pub(super) until: Time,
+    /// How long what is reserved must have ended before.
+    pub(super) gap_ns: u64,
+}
+
 impl Cycle<'_> {
     /// Returns when a task will have ended if it starts now.
     pub(in crate::cycle) fn end_if_started(&self, task: TaskId) -> Time {
@@ -88,17 +97,18 @@ impl Cycle<'_> {
     }
 
     /// Returns those of `tasks` that fit on a node at a time, in order, together with all that is reserved there by then
-    /// and binds the job. `None`: not even the latter fits.
+    /// and binds the job. What has ended less than `gap_ns` before counts too. `None`: not even the latter fits.
     pub(super) fn fitting(
         &mut self,
         place: Place,
         at: Time,
         job: JobId,
         tasks: &[TaskId],
+        gap_ns: u64,
     ) -> Option<Vec<TaskId>> {
         let node = self.node_at(place);
         let queue = self.queue_of(job);
-        let covering = self.dated.binding_on(place, job, queue).filter(|other| other.covers(at));
+        let covering = self.dated.binding_on(place, job, queue).filter(|other| other.covers(at, gap_ns));
         let reserved: Vec<TaskId> = covering.flat_map(|other| other.nodes[&node].clone()).collect();
         self.at(place, at, |cycle| {
             let mut keys = Vec::new();
@@ -138,12 +148,11 @@ impl Cycle<'_> {
         dates.filter(|&date| date < until).collect()
     }
 
-    /// Returns those of `tasks` that fit on a node from one time to another, in order.
+    /// Returns those of `tasks` that fit on a node in a span of time, in order.
     pub(super) fn fitting_over(
         &mut self,
         place: Place,
-        from: Time,
-        until: Time,
+        Span { from, until, gap_ns }: Span,
         job: JobId,
         tasks: &[TaskId],
     ) -> Vec<TaskId> {
@@ -159,7 +168,7 @@ impl Cycle<'_> {
             })
         };
         let tasks: Vec<TaskId> = tasks.iter().copied().filter(may_hold).collect();
-        let mut fitting = self.fitting(place, from, job, &tasks).unwrap_or_default();
+        let mut fitting = self.fitting(place, from, job, &tasks, gap_ns).unwrap_or_default();
         // Capacity comes free in between, and is taken only where a reservation begins.
         for date in self.dates_on(place, job, until) {
             if fitting.is_empty() {
@@ -168,7 +177,7 @@ impl Cycle<'_> {
             if date <= from {
                 continue;
             }
-            fitting = self.fitting(place, date, job, &fitting).unwrap_or_default();
+            fitting = self.fitting(place, date, job, &fitting, 0).unwrap_or_default();
         }
         fitting
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::domains::Within;
+use super::expected::Span;
 use super::search::Search;
 use super::shares::Wanted;
 use super::{DatedReservation, Reservations};
@@ -121,7 +122,14 @@ impl Cycle<'_> {
             self.give_up(job);
             return;
         };
-        let kept = self.give_up(job).filter(|kept| self.still_holds(kept, within, &tasks));
+        let before = self.give_up(job);
+        let date_before = before.as_ref().map(|before| before.date);
+        let mut kept = before.filter(|kept| self.still_holds(kept, within, &tasks));
+        if kept.is_none()
+            && let Some(date) = date_before
+        {
+            kept = self.moved_a_little(job, within, &tasks, date);
+        }
         self.dated.improved = kept.as_ref().map(|kept| kept.job);
         if !kept.as_ref().is_some_and(|kept| self.place_as_reserved(kept)) {
             let limit = kept.as_ref().map_or(Time::NEVER, |kept| kept.date);
@@ -132,6 +140,24 @@ impl Cycle<'_> {
             }
         }
         self.dated.improved = None;
+    }
+
+    /// Returns a reservation somewhat later than one that does not hold any longer. What ends before a date is bound somewhat
+    /// later than its cycle has counted. So the gap before what is reserved after it is used up.
+    fn moved_a_little(
+        &mut self,
+        job: JobId,
+        within: Within,
+        tasks: &[TaskId],
+        date: Time,
+    ) -> Option<DatedReservation> {
+        let gap_ns = self.config.date_gap_ns;
+        let limit = date.plus_nanos(gap_ns);
+        if gap_ns == 0 || limit <= self.now {
+            return None;
+        }
+        let search = Search::new(self, job, within, tasks.to_vec()).without_gap_after();
+        search.earliest(self, Some(self.now), limit)
     }
 
     /// Returns the reservation with the earliest date before `limit`. What fits now is placed instead, although the job's
@@ -227,14 +253,16 @@ impl Cycle<'_> {
             kept.nodes.iter().map(|(&node, tasks)| (node, tasks.clone())).collect();
         let fit = nodes.into_iter().all(|(node, tasks)| {
             let Some(place) = self.locate(node) else { return false };
-            self.fitting_over(place, kept.date, kept.until, kept.job, &tasks) == tasks
+            let span = Span { from: kept.date, until: kept.until, gap_ns: 0 };
+            self.fitting_over(place, span, kept.job, &tasks) == tasks
         });
         if !fit {
             return false;
         }
         let freed = self.freed_by(kept.queue, kept.date);
         let needs = Arc::clone(&kept.needs);
-        self.may_have(&Wanted { job: kept.job, date: kept.date, needs: &needs, freed: &freed, more: None })
+        let (job, date) = (kept.job, kept.date);
+        self.may_have(&Wanted { job, date, needs: &needs, freed: &freed, gap_ns: 0, more: None })
             && self.leaves_shares(kept.job, &needs.amounts, kept.date, kept.until)
     }
 

@@ -76,9 +76,9 @@ impl DatedReservation {
         self.job == other.job && self.date == other.date && self.nodes == other.nodes
     }
 
-    /// Returns whether the job is expected to run at a time.
-    fn covers(&self, at: Time) -> bool {
-        self.date <= at && at < self.until
+    /// Returns whether the job is expected to run at a time, or has ended less than `gap_ns` before.
+    fn covers(&self, at: Time, gap_ns: u64) -> bool {
+        self.date <= at && at < self.until.plus_nanos(gap_ns)
     }
 }
 

@@ -302,7 +302,7 @@ impl Cycle<'_> {
             return false;
         }
         is_planted(PlantedBug::DateForgotten)
-            || dates.into_iter().all(|date| self.fitting(place, date, job, &[]).is_some())
+            || dates.into_iter().all(|date| self.fitting(place, date, job, &[], 0).is_some())
     }
 
     /// Returns whether a job waits for capacity: it has not what it needs, nor claims that will give it that.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::DatedReservation;
 use super::domains::Within;
+use super::expected::Span;
 use super::shares::{Freed, Wanted};
 use crate::cycle::topology::DomainId;
 use crate::cycle::trial::{Cycle, Place};
@@ -75,6 +76,10 @@ pub(super) struct Search {
     classes: Vec<Arc<TaskClass>>,
     /// How long the job runs, in ns, if it says so.
     run_time_ns: Option<u64>,
+    /// How long what is reserved must have ended before the job begins.
+    gap_ns: u64,
+    /// How long the job must have ended before what is reserved begins.
+    gap_after_ns: u64,
     /// Where the tasks must be.
     within: Within,
     /// The tasks in each domain in which one was put on a node. Without a rule, all nodes are one.
@@ -109,6 +114,8 @@ impl Search {
             job,
             queue,
             run_time_ns: times.and_then(|times| times.into_iter().max()),
+            gap_ns: cycle.config.date_gap_ns,
+            gap_after_ns: cycle.config.date_gap_ns,
             within,
             parts: BTreeMap::new(),
             complete: BTreeSet::new(),
@@ -121,6 +128,12 @@ impl Search {
             displacements_left: if classes.len() == 1 { 0 } else { DISPLACEMENTS_MAX },
             classes,
         }
+    }
+
+    /// Has the job be reserved until just before something else begins.
+    pub(super) fn without_gap_after(mut self) -> Self {
+        self.gap_after_ns = 0;
+        self
     }
 
     /// Returns the reservation with the earliest date after `after` and before `limit`.
@@ -283,8 +296,9 @@ impl Search {
         for &place in cycle.dated.places.keys() {
             self.revisits.insert((cycle.now, place));
             for other in cycle.dated.binding_on(place, self.job, self.queue) {
-                let before = self.run_time_ns.map(|nanos| other.date.0.saturating_sub(nanos));
-                let times = [before.map(|time| Time(time + 1)), Some(other.until)];
+                let taken = self.run_time_ns.map(|nanos| nanos.saturating_add(self.gap_after_ns));
+                let before = taken.map(|nanos| other.date.0.saturating_sub(nanos));
+                let times = [before.map(|time| Time(time + 1)), Some(other.until.plus_nanos(self.gap_ns))];
                 let times =
                     times.into_iter().flatten().filter(|&time| time > cycle.now && time != Time::NEVER);
                 self.revisits.extend(times.map(|time| (time, place)));
@@ -340,6 +354,11 @@ impl Search {
     /// Returns when the job will have ended if it starts at a time.
     fn until(&self, at: Time) -> Time {
         self.run_time_ns.map_or(Time::NEVER, |nanos| at.plus_nanos(nanos))
+    }
+
+    /// Returns for how long nothing else may take what the job needs if it starts at a time.
+    fn span(&self, from: Time) -> Span {
+        Span { from, until: self.until(from).plus_nanos(self.gap_after_ns), gap_ns: self.gap_ns }
     }
 
     /// Returns how many tasks of each class a node could have, by its cpu, memory and GPUs.
@@ -407,7 +426,7 @@ impl Search {
         }
         let tasks: Vec<TaskId> = candidates.iter().map(|&at| self.tasks[at]).collect();
         let fitting: BTreeSet<TaskId> =
-            cycle.fitting_over(place, at, self.until(at), self.job, &tasks).into_iter().collect();
+            cycle.fitting_over(place, self.span(at), self.job, &tasks).into_iter().collect();
         let fitting: Vec<usize> =
             candidates.into_iter().filter(|&at| fitting.contains(&self.tasks[at])).collect();
         for at in &fitting {
@@ -423,8 +442,9 @@ impl Search {
     /// Returns whether caps and rules allow the job to start at a time.
     fn may_start(&self, cycle: &mut Cycle<'_>, date: Time) -> bool {
         let needs = cycle.needs_of(&self.tasks);
-        cycle.may_have(&Wanted { job: self.job, date, needs: &needs, freed: &self.freed, more: None })
-            && cycle.leaves_shares(self.job, &needs.amounts, date, self.until(date))
+        let (freed, gap_ns) = (&self.freed, self.gap_ns);
+        cycle.may_have(&Wanted { job: self.job, date, needs: &needs, freed, gap_ns, more: None })
+            && cycle.leaves_shares(self.job, &needs.amounts, date, self.span(date).until)
     }
 
     /// Returns the reservation of what was put on the nodes of a domain.

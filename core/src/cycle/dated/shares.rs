@@ -42,6 +42,8 @@ pub(super) struct Wanted<'a> {
     pub(super) date: Time,
     pub(super) needs: &'a Needs,
     pub(super) freed: &'a Freed,
+    /// How long what is reserved must have ended before, in ns.
+    pub(super) gap_ns: u64,
     /// What is used in addition.
     pub(super) more: Option<More<'a>>,
 }
@@ -109,7 +111,8 @@ impl Cycle<'_> {
         let mut add = |of: QueueId, amounts: &Amounts| {
             self.jobs.chain(of).for_each(|of| more.entry(of).or_default().add(amounts));
         };
-        let others = self.dated.binding(wanted.job, queue).filter(|other| other.covers(wanted.date));
+        let covers = |other: &&DatedReservation| other.covers(wanted.date, wanted.gap_ns);
+        let others = self.dated.binding(wanted.job, queue).filter(covers);
         others.for_each(|other| add(other.queue, &other.needs.amounts));
         if let Some(More { queue, amounts }) = wanted.more {
             add(queue, amounts);
@@ -178,7 +181,8 @@ impl Cycle<'_> {
         let needs = Arc::clone(&of.needs);
         let known = of.freed.take();
         let freed = known.unwrap_or_else(|| self.freed_by(self.queue_of(job), date));
-        let may_have = self.may_have(&Wanted { job, date, needs: &needs, freed: &freed, more: Some(more) });
+        let more = Some(more);
+        let may_have = self.may_have(&Wanted { job, date, needs: &needs, freed: &freed, gap_ns: 0, more });
         self.dated.reservations.get_mut(&job).expect("nothing was given up").freed = Some(freed);
         may_have
     }

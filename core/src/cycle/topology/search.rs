@@ -41,14 +41,14 @@ impl Asked {
 
 /// A rule as it counts in this cycle.
 #[derive(Clone, Copy)]
-pub(super) struct Rule {
+pub(in crate::cycle) struct Rule {
     /// The index of the widest tier of which one domain will do. `None`: the cluster has no such tier.
-    pub(super) widest: Option<usize>,
+    pub(in crate::cycle) widest: Option<usize>,
     pub(super) is_hard: bool,
 }
 
 impl Cycle<'_> {
-    pub(super) fn rule(&self, rule: Option<&TopologyRule>) -> Option<Rule> {
+    pub(in crate::cycle) fn rule(&self, rule: Option<&TopologyRule>) -> Option<Rule> {
         let widest = |rule: &TopologyRule| rule.widest(self.topology.tree.tiers());
         let rule = rule.map(|rule| Rule { widest: widest(rule), is_hard: rule.is_hard() });
         // A preference for what does not exist is none.

@@ -113,7 +113,24 @@ fn only_what_ends_before_the_date_passes_a_job_that_must_be_in_a_domain() {
     assert_eq!(bed.state(long), TaskState::Pending);
 }
 
-/// Domains of their own for task groups, and tasks that ask for nothing, are not looked ahead for.
+/// A date for task groups with rules of their own is one at which all of them fit in one domain.
+#[test]
+fn task_groups_with_hard_rules_have_a_date_in_a_domain_that_keeps_all_of_them() {
+    for (of_job, of_groups) in [(None, "rack"), (Some("block"), "rack"), (Some("rack"), "rack")] {
+        let mut bed = bed(Backfill::Easy, &[(2, 0, 0), (2, 0, 0), (2, 1, 0)]);
+        let queue = bed.queue("q", None);
+        bed.running(queue, 0, Tasks::of(1, 2, Some(100)));
+        bed.running(queue, 2, Tasks::of(1, 2, Some(50)));
+        let tasks = [Tasks::of(2, 1, Some(50)), Tasks::of(1, 2, Some(50))];
+        let first = bed.job_with_groups(queue, &tasks, of_job.map(hard), Some(hard(of_groups)));
+        let long = bed.job(queue, &[Tasks::of(1, 1, Some(101))]);
+        bed.cycle();
+        assert_eq!(bed.dates(), BTreeMap::from([(first, 100)]), "{of_job:?}, {of_groups}");
+        assert_eq!(bed.state(long), TaskState::Pending);
+    }
+}
+
+/// Tasks that ask for nothing are not looked ahead for.
 #[test]
 fn some_jobs_with_hard_rules_have_no_date() {
     let mut bed = bed(Backfill::Conservative, &[(2, 0, 0)]);

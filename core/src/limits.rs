@@ -266,6 +266,12 @@ pub const TOPOLOGY_SEARCHED_MEMBERS_MAX: usize = 256;
 pub const TOPOLOGY_EVICTING_DOMAINS_MAX: usize = 32;
 /// The most classes of tasks by which domains are chosen before a job is tried there. Other classes are only tried.
 pub const TOPOLOGY_CLASSES_COUNTED_MAX: usize = 8;
+/// The most counts that a scheduler keeps of how many tasks of a class fit on each node. What is free, what will be, and what
+/// would be with evictions are counted apart. Beyond that, the one that was used least recently is forgotten.
+pub const TOPOLOGY_COUNTS_MAX: usize = 1_024;
+/// The most bytes that these counts take. Two for each of [`TOPOLOGY_CLASSES_COUNTED_MAX`] classes are kept in any case. A count
+/// takes 4 bytes per node, and 16 to 32 per domain.
+pub const TOPOLOGY_COUNTS_BYTES_MAX: usize = 128 << 20;
 /// The most bytes of the paths of domains on a page of a job's tasks. A page ends with the first task beyond that.
 pub const DOMAIN_BYTES_PER_PAGE_MAX: usize = 1 << 17;
 /// The most bytes of the path of a domain: a value of each tier, and what separates them.

@@ -118,6 +118,8 @@ pub enum PlantedBug {
     GangStartsInPart,
     /// A class of tasks that no node has room for is never searched for again.
     ParkedForGood,
+    /// What changes on nodes between two cycles is not counted again for jobs with rules about domains.
+    RoomKept,
     /// A task whose run time is over goes on if it may not be evicted for others.
     OverrunSpared,
     /// A task that was evicted because its run time was over is pending again.

@@ -345,6 +345,11 @@ fn the_simulator_finds_classes_that_are_never_searched_for_again() {
 }
 
 #[test]
+fn the_simulator_finds_counts_of_room_that_do_not_follow() {
+    simulator_finds_with(PlantedBug::RoomKept, &["panic"], Settings::default());
+}
+
+#[test]
 fn the_simulator_finds_bugs_of_run_times() {
     simulator_finds_with(PlantedBug::OverrunSpared, &["overruns_are_ended"], Settings::default());
     simulator_finds_with(PlantedBug::OverrunRunsAgain, &["what_overruns_fails"], Settings::default());

@@ -14,6 +14,7 @@ use wharf_core::cycle::{Changes, CycleConfig, CycleConfigError, LocalCluster, Lo
 use wharf_core::ids::NodeId;
 use wharf_core::jobs::{
     JobError, JobId, JobPhase, JobSpec, QueueError, QueueId, QueueSpec, TaskGroup, TaskId, TaskState,
+    TopologyRule,
 };
 use wharf_core::node::{Labels, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
@@ -24,7 +25,7 @@ pub use fairness::Fairness;
 use fairness::Rule;
 
 /// The names of the rows, in order.
-pub const ROWS: [&str; 16] = [
+pub const ROWS: [&str; 18] = [
     "whole",
     "change",
     "hard",
@@ -33,6 +34,8 @@ pub const ROWS: [&str; 16] = [
     "hard-gangs",
     "kept",
     "kept-change",
+    "topology",
+    "topology-change",
     "gang-8",
     "gang-1000",
     "preempt-1000",
@@ -188,6 +191,9 @@ pub fn run(
     if wants("kept") || wants("kept-change") {
         add(rows::kept(scale)?);
     }
+    if wants("topology") || wants("topology-change") {
+        add(rows::topology(scale)?);
+    }
     if wants("gang-8") {
         add(vec![rows::gangs("gang-8", 8, 10_000 / scale)?]);
     }
@@ -224,18 +230,28 @@ struct Timed {
 impl Bed {
     /// Creates a cluster of equal nodes.
     fn new(config: CycleConfig, nodes: u32, cpu: u32, queues: u32) -> Result<Self, SessionError> {
+        Self::with_labels(config, (nodes, cpu), queues, |_| Labels::default())
+    }
+
+    /// Creates a cluster of nodes that are equal except for their labels.
+    fn with_labels(
+        config: CycleConfig,
+        (nodes, cpu): (u32, u32),
+        queues: u32,
+        labels: impl Fn(u32) -> Labels,
+    ) -> Result<Self, SessionError> {
         let mut cluster = LocalCluster::new(config, 1)?;
-        let spec = NodeSpec {
+        let spec = |node| NodeSpec {
             name: "n".into(),
             identity: None,
             cpu: Amount::whole(cpu),
             memory: Amount::whole(cpu * 4096),
             gpus: 0,
             custom: None,
-            labels: Labels::default(),
+            labels: labels(node),
             taints: Taints::default(),
         };
-        let nodes = (0..nodes).map(|_| cluster.add_node(spec.clone())).collect::<Result<_, _>>()?;
+        let nodes = (0..nodes).map(|node| cluster.add_node(spec(node))).collect::<Result<_, _>>()?;
         let jobs = cluster.scheduler_mut().jobs_mut();
         let add = |number| jobs.add_queue(QueueSpec::new(&format!("queue-{number}")));
         let queues = (0..queues).map(add).collect::<Result<_, _>>()?;
@@ -251,6 +267,18 @@ impl Bed {
         cpu_milli: u32,
         priority: i32,
     ) -> Result<JobId, JobError> {
+        self.job_within(queue, (tasks, min_member), cpu_milli, priority, None)
+    }
+
+    /// Submits a job of equal tasks that perhaps must be in one domain.
+    fn job_within(
+        &mut self,
+        queue: usize,
+        (tasks, min_member): (u32, u32),
+        cpu_milli: u32,
+        priority: i32,
+        topology: Option<TopologyRule>,
+    ) -> Result<JobId, JobError> {
         let demand = Demand {
             cpu: Amount::from_milli(cpu_milli),
             memory: Amount::whole(cpu_milli.max(1)),
@@ -264,6 +292,7 @@ impl Bed {
             queue: self.queues[queue % self.queues.len()],
             min_member,
             priority,
+            topology,
             created: self.cluster.now(),
             phase: JobPhase::Inqueue,
             ..JobSpec::new(&name, vec![group])

@@ -1,7 +1,10 @@
 //! The rows.
 
+use std::sync::Arc;
+
 use wharf_core::cycle::{Action, CycleConfig};
-use wharf_core::jobs::TaskId;
+use wharf_core::jobs::{TaskId, TopologyRule, TopologyTier};
+use wharf_core::node::Labels;
 
 use super::{Bed, SessionError, SessionRow, Timed};
 
@@ -134,6 +137,50 @@ pub(super) fn kept(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     }
     changes.sort_by_key(|timed| timed.whole);
     rows.push(bed.row("kept-change", pending, &changes[CHANGES / 2]));
+    Ok(rows)
+}
+
+/// A full cluster in racks of 50 nodes and blocks of 4 racks, and jobs that must each be in one rack or block. None has the room,
+/// not even if others were evicted. Then the same after some tasks ended.
+pub(super) fn topology(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
+    let nodes = 50_000_u32.div_ceil(scale);
+    let queues = 100_u32.div_ceil(scale);
+    let rack = 50_u32.div_ceil(scale);
+    let tiers = ["rack", "block"].map(|tier| TopologyTier::labelled(tier, tier)).to_vec();
+    let config = CycleConfig { topology: tiers, ..CycleConfig::default() };
+    let mut bed = Bed::with_labels(config, (nodes, 20), queues, |node| {
+        let value = |nodes: u32| Arc::<str>::from((node / nodes).to_string());
+        let labels = vec![("rack".into(), value(rack)), ("block".into(), value(4 * rack))];
+        Labels::new(labels).expect("each label once")
+    })?;
+    let jobs = nodes.div_ceil(50);
+    let mut running = Vec::new();
+    for number in 0..jobs {
+        let priority = if number % 20 == 0 { 0 } else { 9 };
+        running.push(bed.running_job(number as usize, 20 * nodes / jobs, 1000, priority)?);
+    }
+    let mut pending = 0;
+    for number in 0..100_u32.div_ceil(scale) {
+        // One task fits on an empty node. Each job needs more nodes than there are in its domain.
+        let (tier, tasks) = if number % 10 == 9 { ("block", 5 * rack) } else { ("rack", 2 * rack) };
+        let cpu_milli = 11_000 + 100 * (number % 20);
+        let rule = TopologyRule::hard(tier);
+        bed.job_within(number as usize, (tasks, tasks), cpu_milli, 5, Some(rule))?;
+        pending += tasks;
+    }
+    let timed = bed.cycle();
+    expect("topology", &timed, 0, 0)?;
+    let mut rows = vec![bed.row("topology", pending, &timed)];
+    let mut changes = Vec::new();
+    for index in 0..CHANGES as u32 {
+        let ending = running.iter().cycle().step_by(7).take((CHANGED as usize).min(running.len()));
+        ending.for_each(|&job| drop(bed.cluster.finish_task(TaskId { job, index })));
+        let timed = bed.cycle();
+        expect("topology-change", &timed, 0, 0)?;
+        changes.push(timed);
+    }
+    changes.sort_by_key(|timed| timed.whole);
+    rows.push(bed.row("topology-change", pending, &changes[CHANGES / 2]));
     Ok(rows)
 }
 

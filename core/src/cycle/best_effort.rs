@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::dated::Attempt;
 use super::plugin::Counted;
 use super::plugins::gang::{has_place, of_role};
-use super::spots::Spot;
+use super::spots::Spots;
 use super::topology::Sight;
 use super::trial::Cycle;
 use super::victims::{From, Offers};
@@ -118,7 +118,7 @@ impl<'s> Filler<'s> {
     }
 
     /// Others may be evicted for the job.
-    pub(super) fn evicting(job: JobId, spots: &'s [Spot], from: From) -> Self {
+    pub(super) fn evicting(job: JobId, spots: Spots<'s>, from: From) -> Self {
         Self { from: Some(from), ..Self::new(job, Sight::Evicting(spots)) }
     }
 

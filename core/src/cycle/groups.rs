@@ -75,7 +75,8 @@ impl Cycle<'_> {
             GroupPlan::Placed(bundles) => {
                 assert!(bundles.len() >= needed, "a plan places as much as its group needs");
                 for PlacedBundle { task: index, shard, slot, node, key } in bundles {
-                    self.note_allocated(task(index), Place { shard, slot }, node, key);
+                    let marks = self.marks_before(shard);
+                    self.note_allocated(task(index), Place { shard, slot }, (node, key), marks);
                 }
             }
             GroupPlan::NoRoom => tasks

@@ -96,7 +96,7 @@ use reason::LastTries;
 use shares::JobShares;
 use spots::SpotTable;
 use starvation::Starvation;
-use topology::{Tree, path_of};
+use topology::{Rooms, Tree, path_of};
 use trial::{Cluster, Cycle};
 
 /// Runs cycles over its jobs and replicas.
@@ -114,6 +114,8 @@ pub struct Scheduler {
     total_of: Option<u64>,
     /// All nodes in domains, as of the same shape.
     tree: Tree,
+    /// How many tasks have room on these nodes.
+    rooms: Rooms,
     /// The state after which a cycle changed nothing: another one on the same state changes nothing either.
     settled: Option<Settled>,
     starvation: Starvation,
@@ -177,6 +179,7 @@ impl Scheduler {
             total,
             total_of: None,
             tree: Tree::default(),
+            rooms: Rooms::default(),
             settled: None,
             starvation: Starvation::default(),
             tries: LastTries::default(),
@@ -315,6 +318,7 @@ impl Scheduler {
         cycle.tries.clear();
         cycle.spots = std::mem::take(&mut self.spots);
         cycle.parked = std::mem::take(&mut self.parked);
+        cycle.open_rooms(std::mem::take(&mut self.rooms));
         let before = std::mem::take(&mut self.reservations);
         cycle.open_reservations(before.clone());
         cycle.end_overruns();
@@ -336,6 +340,7 @@ impl Scheduler {
         self.tries = std::mem::take(&mut cycle.tries);
         self.spots = std::mem::take(&mut cycle.spots);
         self.parked = std::mem::take(&mut cycle.parked);
+        self.rooms = cycle.close_rooms();
         let mut report = cycle.end();
         self.ran = now;
         let are_kept = before.len() == self.reservations.len()
@@ -407,6 +412,7 @@ impl Scheduler {
         }
         self.total = (0..).map(Dim).zip(sums).collect();
         self.tree = Tree::new(&self.domains, &self.replicas);
+        self.rooms.clear();
     }
 
     /// Takes over what each shard granted of a plan. Returns the tasks that are bound now, each with its node.

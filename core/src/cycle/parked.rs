@@ -64,7 +64,7 @@ impl Cycle<'_> {
     pub(super) fn hand_out_changes(&mut self) {
         let tasks = self.jobs.take_touched_nodes();
         let nodes: Vec<_> = self.replicas.iter_mut().map(|replica| replica.take_touched()).collect();
-        let followers = [&mut self.spots.changed, &mut self.parked.changed];
+        let followers = [&mut self.spots.changed, &mut self.parked.changed, &mut self.topology.rooms.changed];
         let (Some(tasks), true) = (tasks, nodes.iter().all(Option::is_some)) else {
             return followers.into_iter().for_each(Touched::note_all);
         };
@@ -103,7 +103,8 @@ impl Cycle<'_> {
         parked
     }
 
-    fn place_of(&self, changed: Changed) -> Option<(Place, NodeId)> {
+    /// Returns the node where something changed, if it is still there.
+    pub(super) fn place_of(&self, changed: Changed) -> Option<(Place, NodeId)> {
         match changed {
             Changed::Tasks(node) => Some((self.locate(node)?, node)),
             Changed::Node(place) => Some((place, self.replicas[place.shard].shard().node_at(place.slot)?)),

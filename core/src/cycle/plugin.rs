@@ -61,6 +61,13 @@ pub(super) enum Counted {
     BestEffortToo,
 }
 
+/// Tasks that count towards what a job needs in addition to those that have places.
+pub(super) struct More {
+    pub(super) all: u32,
+    /// By role.
+    pub(super) of_roles: Vec<u32>,
+}
+
 /// One rule. Each method takes part in one kind of [`Decision`]; a rule that has nothing to say leaves it as it is.
 pub(super) trait Plugin: Send {
     /// Prepares for a cycle.
@@ -103,6 +110,11 @@ pub(super) trait Plugin: Send {
     }
 
     fn ready(&self, _: Facts<'_>, _: JobId, _: Counted) -> bool {
+        true
+    }
+
+    /// As [`ready`](Self::ready), if more tasks had places, and all pending ones that ask for nothing.
+    fn ready_with(&self, _: Facts<'_>, _: JobId, _: &More) -> bool {
         true
     }
 
@@ -289,6 +301,11 @@ impl Tiers {
     /// Returns whether a job has what it needs.
     pub(super) fn is_ready(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
         self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job, counted))
+    }
+
+    /// Returns whether a job would have what it needs if more of its tasks had places, and all pending ones that ask for nothing.
+    pub(super) fn is_ready_with(&self, facts: Facts<'_>, job: JobId, more: &More) -> bool {
+        self.all(Decision::JobReady).all(|plugin| plugin.ready_with(facts, job, more))
     }
 
     /// Returns whether a job will have what it needs when what is being released has come free.

@@ -7,7 +7,7 @@ use super::allocate::Misfits;
 use super::best_effort::Filler;
 use super::config::Action;
 use super::signature::FailedJobs;
-use super::spots::Spot;
+use super::spots::Spots;
 use super::topology::{DomainId, Sight};
 use super::trial::Cycle;
 use super::victims::{From, Offers};
@@ -36,7 +36,7 @@ impl Cycle<'_> {
         let table = self.take_spots();
         let mut failed = FailedJobs::default();
         for (queue, mut jobs) in starving {
-            let Some(spots) = table.of_queues.get(&queue) else { continue };
+            let Some(spots) = table.of_queue(queue) else { continue };
             jobs.sort_by(|&a, &b| self.compare_jobs(a, b));
             for &job in &jobs {
                 let attempt = |cycle: &mut Self| cycle.preempt_for(job, spots);
@@ -62,8 +62,10 @@ impl Cycle<'_> {
         self.jobs.queue(queue).waiting().filter(starves).collect()
     }
 
-    fn preempt_for(&mut self, job: JobId, spots: &[Spot]) {
+    fn preempt_for(&mut self, job: JobId, spots: Spots<'_>) {
         let savepoint = self.savepoint();
+        let priority = self.jobs.job(job).spec().priority;
+        let spots = if self.tiers().takes_lower_priorities() { spots.below(priority) } else { spots };
         let has_enough = self.evict_in_domains(job, spots, |cycle| {
             let mut room = Room::default();
             let mut filler = Filler::evicting(job, spots, From::OtherJobs);
@@ -94,7 +96,7 @@ impl Cycle<'_> {
         &mut self,
         task: TaskId,
         from: From,
-        spots: &[Spot],
+        spots: Spots<'_>,
         room: &mut Room,
     ) -> bool {
         if self.jobs.task(task).state != TaskState::Pending {
@@ -106,7 +108,7 @@ impl Cycle<'_> {
         })
     }
 
-    fn place_or_evict(&mut self, task: TaskId, from: From, spots: &[Spot], room: &mut Room) -> bool {
+    fn place_or_evict(&mut self, task: TaskId, from: From, spots: Spots<'_>, room: &mut Room) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
         let queue = self.queue_of(task.job);
         if from == From::OtherQueues && !self.tiers().is_preemptive(self.facts(), queue, &class) {
@@ -130,7 +132,7 @@ impl Cycle<'_> {
     }
 
     /// Lets tasks of a job take the place of tasks of a lower priority of the same job.
-    fn preempt_within(&mut self, job: JobId, spots: &[Spot]) {
+    fn preempt_within(&mut self, job: JobId, spots: Spots<'_>) {
         let of = self.jobs.job(job);
         if of.count(TaskState::Running) + of.count(TaskState::Bound) == 0 {
             return;

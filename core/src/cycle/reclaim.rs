@@ -6,7 +6,7 @@ use super::best_effort::Filler;
 use super::config::Action;
 use super::preempt::Room;
 use super::signature::FailedJobs;
-use super::spots::Spot;
+use super::spots::Spots;
 use super::trial::Cycle;
 use super::turns::Turns;
 use super::victims::From;
@@ -44,7 +44,7 @@ impl Cycle<'_> {
         while let Some(queue) = turns.next(self) {
             let next = if self.is_overused(queue) { None } else { jobs.get_mut(&queue).and_then(Vec::pop) };
             if let Some(job) = next {
-                let attempt = |cycle: &mut Self| cycle.reclaim_for(job, &table.of_others);
+                let attempt = |cycle: &mut Self| cycle.reclaim_for(job, table.of_others());
                 self.try_unless_equal_failed(job, &mut failed, Action::Reclaim, attempt);
             }
             turns.put_back(self, queue, next.is_some());
@@ -52,7 +52,7 @@ impl Cycle<'_> {
         self.give_spots_back(table);
     }
 
-    fn reclaim_for(&mut self, job: JobId, spots: &[Spot]) {
+    fn reclaim_for(&mut self, job: JobId, spots: Spots<'_>) {
         let savepoint = self.savepoint();
         let has_enough = self.evict_in_domains(job, spots, |cycle| {
             let mut room = Room::default();

@@ -31,7 +31,7 @@ pub(super) struct Spot {
 
 impl Spot {
     /// Returns whether a task of a job of a lower priority may go.
-    pub(super) fn has_below(&self, priority: i32) -> bool {
+    fn has_below(&self, priority: i32) -> bool {
         self.lowest < priority
     }
 
@@ -43,6 +43,55 @@ impl Spot {
     /// Returns how many tasks of a class could fit if all went that may go.
     pub(super) fn tasks(&self, class: &TaskClass) -> u64 {
         super::topology::tasks_in(class, self.most)
+    }
+}
+
+/// Which tasks may go for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SpotsOf {
+    /// Those of this queue. `None`: those of all queues from which others may reclaim.
+    queue: Option<QueueId>,
+    /// Only those of jobs of a lower priority than this.
+    below: Option<i32>,
+}
+
+/// The nodes with tasks that may go for a job, in order of id.
+#[derive(Clone, Copy)]
+pub(super) struct Spots<'s> {
+    list: &'s [Spot],
+    of: SpotsOf,
+}
+
+impl<'s> Spots<'s> {
+    /// Returns those where a task of a job of a lower priority may go.
+    pub(super) fn below(self, priority: i32) -> Self {
+        Self { of: SpotsOf { below: Some(priority), ..self.of }, ..self }
+    }
+
+    /// Returns which tasks may go.
+    pub(super) fn of(self) -> SpotsOf {
+        self.of
+    }
+
+    /// Returns the nodes that are listed. Not [all of them count](Self::counts).
+    pub(super) fn listed(self) -> &'s [Spot] {
+        self.list
+    }
+
+    /// Returns where a node is in the list.
+    pub(super) fn find(self, node: NodeId) -> Option<usize> {
+        self.list.binary_search_by_key(&node, |spot| spot.node).ok()
+    }
+
+    /// Returns whether a node that is listed has such tasks.
+    pub(super) fn counts(self, spot: &Spot) -> bool {
+        self.of.below.is_none_or(|below| spot.has_below(below))
+    }
+
+    /// Returns how many tasks of a class could fit on a node if all went that may go. 0: none may go there.
+    pub(super) fn tasks_on(self, node: NodeId, class: &TaskClass) -> u64 {
+        let spot = self.find(node).map(|at| &self.list[at]);
+        spot.filter(|spot| self.counts(spot)).map_or(0, |spot| spot.tasks(class))
     }
 }
 
@@ -80,9 +129,9 @@ struct Listed {
 #[derive(Debug, Default)]
 pub(super) struct SpotTable {
     /// The nodes where tasks may go for others of the same queue, by queue.
-    pub(super) of_queues: BTreeMap<QueueId, Vec<Spot>>,
+    of_queues: BTreeMap<QueueId, Vec<Spot>>,
     /// The nodes with tasks of queues from which others may reclaim.
-    pub(super) of_others: Vec<Spot>,
+    of_others: Vec<Spot>,
     nodes: FixedMap<NodeId, Listed>,
     node_at: FixedMap<Place, NodeId>,
     /// When tasks of nodes may go that have not run for long enough.
@@ -102,6 +151,17 @@ impl SpotTable {
     #[cfg(test)]
     pub(super) fn looked_at(&self) -> u64 {
         self.looked_at
+    }
+
+    /// Returns the nodes where tasks may go for others of the same queue. `None`: there are no such nodes.
+    pub(super) fn of_queue(&self, queue: QueueId) -> Option<Spots<'_>> {
+        let list = self.of_queues.get(&queue)?;
+        Some(Spots { list, of: SpotsOf { queue: Some(queue), below: None } })
+    }
+
+    /// Returns the nodes with tasks of queues from which others may reclaim.
+    pub(super) fn of_others(&self) -> Spots<'_> {
+        Spots { list: &self.of_others, of: SpotsOf { queue: None, below: None } }
     }
 
     fn remove(&mut self, node: NodeId) {
@@ -221,11 +281,15 @@ impl Cycle<'_> {
                 for node in nodes {
                     table.looked_at += 1;
                     table.set(node, self.look_at(node, &table.reclaimable));
+                    if let Some(place) = self.locate(node) {
+                        self.topology.note_going(place);
+                    }
                 }
             }
             None => {
                 let changed = std::mem::take(&mut table.changed);
                 table = SpotTable { changed, ..self.look_at_all(table.looked_at) };
+                self.topology.forget_evictions();
             }
         }
         #[cfg(debug_assertions)]

@@ -6,7 +6,7 @@ use super::best_effort::Filler;
 use super::config::Action;
 use super::preempt::Room;
 use super::shares::JobShares;
-use super::spots::Spot;
+use super::spots::Spots;
 use super::starvation::{Starvation, Starving};
 use super::trial::Cycle;
 use super::victims::From;
@@ -24,7 +24,7 @@ impl Cycle<'_> {
         let starving = self.starving_jobs(&queues);
         if !starving.is_empty() {
             let table = self.take_spots();
-            let spots = &table.of_others;
+            let spots = table.of_others();
             for one in &starving {
                 self.plan_in_domains(one.job, spots, |cycle| cycle.starve_for(one, spots));
             }
@@ -36,7 +36,7 @@ impl Cycle<'_> {
 
     /// Makes room for as many tasks of a job as fit in what it starves for. Each one that the job does not need to have
     /// together with others is a statement of its own, so there may be more than one statement holds.
-    fn starve_for(&mut self, one: &Starving, spots: &[Spot]) {
+    fn starve_for(&mut self, one: &Starving, spots: Spots<'_>) {
         // Evictions within a queue give it nothing of its guarantee.
         let from = From::Starved { own_queue: !one.fair_share.is_zero() };
         let mut left = one.fair_share.plus(&one.guarantee);

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::config::{Backfill, CycleConfig};
@@ -36,6 +37,10 @@ pub(super) struct Place {
     pub(super) slot: Slot,
 }
 
+fn place_of(step: &PlannedTask) -> Place {
+    Place { shard: step.shard, slot: step.slot }
+}
+
 /// What a cycle reads of the nodes.
 #[derive(Clone, Copy)]
 pub(super) struct Cluster<'a> {
@@ -45,9 +50,11 @@ pub(super) struct Cluster<'a> {
 }
 
 /// How much was noted as touched before a change.
-struct Marks {
+pub(super) struct Marks {
     jobs: usize,
     replica: usize,
+    /// What was noted of it for counts that follow changes.
+    noted: Range<u64>,
 }
 
 /// One cycle at work.
@@ -222,17 +229,24 @@ impl<'a> Cycle<'a> {
         let first = self.trial.tasks.last().map_or(0, |last| last.shard);
         for step in 0..self.replicas.len() {
             let shard = (first + step) % self.replicas.len();
+            let marks = self.marks_before(shard);
             let Some((taken, key)) = self.replicas[shard].take(&class.request) else { continue };
-            self.note_allocated(task, Place { shard, slot: taken.slot }, taken.node, key);
+            self.note_allocated(task, Place { shard, slot: taken.slot }, (taken.node, key), marks);
             return true;
         }
         false
     }
 
-    /// Notes that a task has a node, where its capacity is taken already.
-    pub(super) fn note_allocated(&mut self, task: TaskId, place: Place, node: NodeId, key: ClaimKey) {
+    /// Notes that a task has a node, where its capacity is taken already. `marks` are from before that.
+    pub(super) fn note_allocated(
+        &mut self,
+        task: TaskId,
+        place: Place,
+        (node, key): (NodeId, ClaimKey),
+        marks: Marks,
+    ) {
         let operation = allocation(task, node, &self.jobs.task(task).class.request);
-        self.note(task, place, node, Some(key), Some(operation));
+        self.note(task, (place, node), marks, Some(key), Some(operation));
         self.jobs.set(task, TaskState::Allocated, Some(node), self.now);
         self.expect_end(task, key, self.end_if_started(task));
     }
@@ -251,7 +265,11 @@ impl<'a> Cycle<'a> {
         }
         // A claim is granted as soon as there is capacity on its node. The cap may not allow that yet.
         let waits = self.cap_in_the_way(queue, &class, true).is_some();
-        let Some(key) = self.take_future(&class, node, place) else { return false };
+        let marks = self.marks_before(place.shard);
+        let Some(key) = self.take_future(&class, node, place) else {
+            self.replicas[place.shard].forget_since(marks.replica);
+            return false;
+        };
         let operation = Operation::Pipeline(Pipeline {
             node,
             expected: None,
@@ -261,7 +279,7 @@ impl<'a> Cycle<'a> {
         });
         // Without an operation, the queue keeps what the task asks for, and the cycle what it would get, but the shard is
         // asked for nothing. A later cycle [places it](Self::place_waiting).
-        self.note(task, place, node, Some(key), Some(operation).filter(|_| !waits));
+        self.note(task, (place, node), marks, Some(key), Some(operation).filter(|_| !waits));
         self.jobs.set(task, TaskState::Pipelined, Some(node), self.now);
         // It starts when its claim is granted, at a time that later cycles do not know.
         self.expect_end(task, key, Time::NEVER);
@@ -278,7 +296,8 @@ impl<'a> Cycle<'a> {
         let chosen = self.trial.tasks.last().expect("it was just placed");
         let PlannedTask { node, shard, slot, .. } = *chosen;
         self.undo(savepoint);
-        self.note(task, Place { shard, slot }, node, None, None);
+        let marks = self.marks_before(shard);
+        self.note(task, (Place { shard, slot }, node), marks, None, None);
         self.jobs.set(task, TaskState::Pipelined, Some(node), self.now);
         true
     }
@@ -367,6 +386,7 @@ impl<'a> Cycle<'a> {
     /// Shows a node as it will be, hidden from searches for free capacity, while there are claims of this cycle, and
     /// as it is otherwise.
     fn show_claims(&mut self, place: Place, claims: u32) {
+        let before = self.future.get(&place).copied().unwrap_or(0);
         let replica = &mut self.replicas[place.shard];
         if claims > 0 {
             self.future.insert(place, claims);
@@ -378,6 +398,12 @@ impl<'a> Cycle<'a> {
             if self.dated.has(place) {
                 replica.hide(place.slot);
             }
+        }
+        if claims > before {
+            self.topology.note_change(place);
+        } else if claims > 0 {
+            // What has ended there depends on trials since then.
+            self.topology.note_shown(place);
         }
     }
 
@@ -392,17 +418,25 @@ impl<'a> Cycle<'a> {
         let place = self.locate(node).expect("a victim runs on a node of a replica");
         let operation =
             Operation::Evict(Evict { allocation, expected: None, grace_ns: self.config.grace_ns });
-        self.note(task, place, node, None, Some(operation));
+        let marks = self.marks_before(place.shard);
+        self.note(task, (place, node), marks, None, Some(operation));
         self.change_end(task, place, |cycle| {
             cycle.jobs.set(task, TaskState::Releasing, Some(node), cycle.now);
         });
     }
 
+    /// Returns how much was noted as touched so far, for a change on a node of a replica.
+    pub(super) fn marks_before(&mut self, shard: usize) -> Marks {
+        let noted = self.topology.mark();
+        Marks { jobs: self.jobs.mark(), replica: self.replicas[shard].mark(), noted: noted..noted }
+    }
+
+    /// Notes a change. `marks` are from before anything was taken for it.
     fn note(
         &mut self,
         task: TaskId,
-        place: Place,
-        node: NodeId,
+        (place, node): (Place, NodeId),
+        mut marks: Marks,
         key: Option<ClaimKey>,
         operation: Option<Operation>,
     ) {
@@ -413,7 +447,8 @@ impl<'a> Cycle<'a> {
         } else {
             self.topology.touch(task.job, place);
         }
-        self.marks.push(Marks { jobs: self.jobs.mark(), replica: self.replicas[shard].mark() });
+        marks.noted.end = self.topology.mark();
+        self.marks.push(marks);
         self.trial.tasks.push(PlannedTask { task, node, before, shard, slot, key, operation });
     }
 
@@ -437,6 +472,7 @@ impl<'a> Cycle<'a> {
     /// Gives a pending task a node again that it had in this state before. Returns whether it has it.
     pub(super) fn allocate_again(&mut self, task: TaskId, node: NodeId, place: Place) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
+        let marks = self.marks_before(place.shard);
         let replica = &mut self.replicas[place.shard];
         replica.show(place.slot);
         let taken = replica.take_on(place.slot, &class.request.demand);
@@ -444,7 +480,7 @@ impl<'a> Cycle<'a> {
             self.replicas[place.shard].hide(place.slot);
         }
         let Some((_, key)) = taken else { return false };
-        self.note_allocated(task, place, node, key);
+        self.note_allocated(task, place, (node, key), marks);
         true
     }
 
@@ -461,6 +497,7 @@ impl<'a> Cycle<'a> {
             let step = self.trial.tasks.pop().expect("there are more than the savepoint");
             let marks = self.marks.pop().expect("each change has its marks");
             self.take_back(&step);
+            self.topology.take_back(step.task.job, place_of(&step), marks.noted, false);
             self.jobs.forget_since(marks.jobs);
             self.replicas[step.shard].forget_since(marks.replica);
         }
@@ -475,14 +512,14 @@ impl<'a> Cycle<'a> {
             .rposition(|step| step.task == task)
             .expect("it was evicted in this trial");
         let step = self.trial.tasks.remove(at);
-        self.marks.remove(at);
+        let marks = self.marks.remove(at);
         assert!(step.key.is_none(), "only an eviction is taken back alone");
         self.take_back(&step);
+        self.topology.take_back(step.task.job, place_of(&step), marks.noted, true);
     }
 
     fn take_back(&mut self, step: &PlannedTask) {
-        let place = Place { shard: step.shard, slot: step.slot };
-        self.topology.touch(step.task.job, place);
+        let place = place_of(step);
         let Some(key) = step.key else {
             return self.change_end(step.task, place, |cycle| cycle.jobs.restore(step.task, &step.before));
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::config::{Action, Decision};
-use super::spots::Spot;
+use super::spots::{Spot, Spots};
 use super::trial::{Cycle, Place};
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
@@ -58,6 +58,21 @@ pub(super) struct Offers {
     found: BTreeSet<(Cost, NodeId, Place)>,
     /// The number of nodes that were looked at.
     looked_at: usize,
+    /// Where the nodes of the domain at work are in the list of nodes. `None`: all of these are looked at.
+    in_scope: Option<Option<Vec<usize>>>,
+}
+
+impl Offers {
+    /// Returns the next node to look at.
+    fn next<'s>(&mut self, cycle: &Cycle<'_>, spots: Spots<'s>) -> Option<&'s Spot> {
+        let in_scope = self.in_scope.get_or_insert_with(|| cycle.spots_in_scope(spots));
+        let at = match in_scope {
+            Some(listed) => listed.get(self.looked_at).copied(),
+            None => Some(self.looked_at),
+        };
+        self.looked_at += 1;
+        spots.listed().get(at?)
+    }
 }
 
 impl Cycle<'_> {
@@ -71,19 +86,16 @@ impl Cycle<'_> {
         &mut self,
         task: TaskId,
         from: From,
-        spots: &[Spot],
+        spots: Spots<'_>,
         offers: &mut Offers,
     ) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
-        let by_priority = from == From::OtherJobs && self.tiers().takes_lower_priorities();
-        let below = by_priority.then(|| self.jobs.job(task.job).spec().priority);
         loop {
-            while offers.found.len() < self.config.victim_nodes_max && offers.looked_at < spots.len() {
-                let spot = &spots[offers.looked_at];
-                offers.looked_at += 1;
-                let has_lower = below.is_none_or(|below| spot.has_below(below));
-                debug_assert!(has_lower || self.victims_on(task, spot.node, spot.place, from).is_none());
-                if !has_lower || !self.topology.is_in_scope(spot.place) || !spot.may_hold(&class) {
+            while offers.found.len() < self.config.victim_nodes_max {
+                let Some(spot) = offers.next(self, spots) else { break };
+                let counts = spots.counts(spot);
+                debug_assert!(counts || self.victims_on(task, spot.node, spot.place, from).is_none());
+                if !counts || !self.topology.is_in_scope(spot.place) || !spot.may_hold(&class) {
                     continue;
                 }
                 self.report.victim_nodes += 1;

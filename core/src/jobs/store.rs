@@ -339,6 +339,11 @@ impl Jobs {
         self.releasing.keys().copied()
     }
 
+    /// Returns the number of nodes where tasks are releasing.
+    pub(crate) fn releasing_node_count(&self) -> usize {
+        self.releasing.len()
+    }
+
     /// Returns whether tasks are releasing on a node.
     pub(crate) fn has_releasing(&self, node: NodeId) -> bool {
         self.releasing.contains_key(&node)

@@ -91,6 +91,7 @@ impl Cycle<'_> {
             let is_known = self.replicas[place.shard].show_future(place.slot, &ended);
             assert!(is_known, "a node with claims of this cycle is shown as it will be");
             self.replicas[place.shard].hide(place.slot);
+            self.topology.note_shown(place);
         } else if self.dated.has(place) {
             self.replicas[place.shard].hide(place.slot);
         }

@@ -11,7 +11,7 @@ use super::{DatedReservation, Reservations};
 use crate::cycle::best_effort::{Filler, Lacks};
 use crate::cycle::config::Backfill;
 use crate::cycle::dated::Attempt;
-use crate::cycle::plugin::Counted;
+use crate::cycle::plugin::More;
 use crate::cycle::topology::Sight;
 use crate::cycle::trial::{Cycle, Place};
 use crate::ids::NodeId;
@@ -181,18 +181,20 @@ impl Cycle<'_> {
     /// Returns the pending tasks with amounts that a job needs in addition to those it has, if all of its tasks that ask for
     /// nothing have nodes, in the order in which they are placed. `None`: more than a statement can place, or the job has not
     /// enough.
-    pub(in crate::cycle) fn needed_at_least(&mut self, job: JobId) -> Option<Vec<TaskId>> {
+    pub(in crate::cycle) fn needed_at_least(&self, job: JobId) -> Option<Vec<TaskId>> {
+        let mut more = More { all: 0, of_roles: vec![0; self.jobs.job(job).spec().roles.len()] };
         let mut needed = Vec::new();
-        let mut is_enough = false;
         for task in self.pending_tasks(job, false).into_iter().take(STATEMENT_OPERATIONS_MAX) {
-            needed.push(self.count_as_placed(task));
-            is_enough = self.tiers().is_ready(self.facts(), job, Counted::BestEffortToo);
-            if is_enough {
-                break;
+            needed.push(task);
+            more.all += 1;
+            if let Some(of_role) = more.of_roles.get_mut(self.jobs.task(task).role as usize) {
+                *of_role += 1;
+            }
+            if self.tiers().is_ready_with(self.facts(), job, &more) {
+                return Some(needed);
             }
         }
-        needed.iter().rev().for_each(|(task, before)| self.jobs.restore(*task, before));
-        is_enough.then(|| needed.into_iter().map(|(task, _)| task).collect())
+        None
     }
 
     /// Returns the pending tasks that a job needs in addition to those it has. `None`: more than a statement can place, or the

@@ -231,13 +231,14 @@ impl Cycle<'_> {
             return Attempt::NoRoom;
         }
         replica.show(place.slot);
-        let taken = replica.take_on(place.slot, &class.request.demand);
+        let marks = self.marks_before(place.shard);
+        let taken = self.replicas[place.shard].take_on(place.slot, &class.request.demand);
         if self.dated.has(place) {
             self.replicas[place.shard].hide(place.slot);
         }
         let Some((_, key)) = taken else { return Attempt::NoRoom };
         let savepoint = self.savepoint();
-        self.note_allocated(task, place, node, key);
+        self.note_allocated(task, place, (node, key), marks);
         if self.leaves_dates(place, task.job, end) {
             return Attempt::Placed;
         }
@@ -248,8 +249,7 @@ impl Cycle<'_> {
     /// Tries to give a pending task a claim on some node where capacity is being released. When it starts is not known, so
     /// it counts as work that never ends.
     pub(in crate::cycle) fn pipeline(&mut self, task: TaskId) -> Attempt {
-        let mut places = self.releasing_places();
-        places.retain(|&(_, place)| self.topology.is_in_scope(place));
+        let places = self.releasing_places_in_scope();
         if self.dated.reservations.is_empty() {
             return Attempt::of(places.into_iter().any(|(node, place)| self.pipeline_on(task, node, place)));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Facts, Plugin};
 use crate::cycle::config::Decision;
-use crate::cycle::plugin::Counted;
+use crate::cycle::plugin::{Counted, More};
 use crate::jobs::{Job, JobId, TaskId, TaskState};
 use crate::planted::{PlantedBug, is_planted};
 
@@ -84,6 +84,16 @@ impl Plugin for Gang {
         let planned = planned(job, counted);
         let there = job.ready_tasks() + pending(job, counted) - planned.values().sum::<u32>();
         there >= job.spec().min_member && roles_have(job, has_place, counted, &planned)
+    }
+
+    fn ready_with(&self, facts: Facts<'_>, job: JobId, more: &More) -> bool {
+        let job = facts.jobs.job(job);
+        let spec = job.spec();
+        let there = job.ready_tasks() + job.pending_best_effort() + more.all;
+        let has =
+            |at: usize| of_role(job, at, has_place) + job.role_pending_best_effort(at) + more.of_roles[at];
+        let roles_have = || spec.roles.iter().enumerate().all(|(at, role)| has(at) >= role.min_member);
+        there >= spec.min_member && (!spec.roles_count() || roles_have())
     }
 
     fn pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {

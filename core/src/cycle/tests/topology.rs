@@ -1,5 +1,7 @@
 //! Jobs in domains: where they are placed, that the rule is kept, and that a job waits only if no domain has room.
 
+mod kept;
+
 use std::collections::BTreeMap;
 
 use super::*;

@@ -8,32 +8,40 @@
 //! |---|---|
 //! | `tree` | all nodes, in an order in which each domain is a range |
 //! | `rooms` | how many tasks of a class nodes and domains could hold |
+//! | `log` | which nodes have changed since they were counted |
+//! | `maxima` | the domains of a tier with enough room |
 //! | `search` | which domains are tried, and in which order |
 
+mod log;
+mod maxima;
 mod rooms;
 mod search;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocate::Misfits;
 use super::best_effort::Filler;
-use super::spots::Spot;
+use super::parked::address;
+use super::spots::Spots;
 use super::trial::{Cycle, Place};
 use super::victims::Cost;
 use crate::jobs::{DomainLack, JobId, PendingReason, TaskClass, TaskId, TaskState, TopologyRule};
 use crate::limits::{TOPOLOGY_CLASSES_COUNTED_MAX, TOPOLOGY_EVICTING_DOMAINS_MAX};
-use rooms::Rooms;
-pub(super) use rooms::tasks_in;
+use rooms::Kind;
+pub(super) use rooms::{Rooms, tasks_in};
 pub(super) use search::Sight;
-use search::{Asked, Rule, needed};
+use search::{Asked, Known, Rule, needed};
 pub(super) use tree::{DomainId, Tree, path_of};
 
 /// What a cycle knows about domains.
 pub(super) struct Topology<'a> {
     tree: &'a Tree,
-    rooms: Rooms,
+    pub(super) rooms: Rooms,
+    /// What each job asks for, as far as it was looked at since its tasks have changed.
+    asks: BTreeMap<JobId, Known>,
     /// The domain in which a job is tried. `None`: all nodes count.
     scope: Option<DomainId>,
     /// How many tasks of each task group of the job at work must be placed together.
@@ -49,6 +57,7 @@ impl<'a> Topology<'a> {
         Self {
             tree,
             rooms: Rooms::default(),
+            asks: BTreeMap::new(),
             scope: None,
             wanted: BTreeMap::new(),
             homes: BTreeMap::new(),
@@ -86,15 +95,42 @@ impl<'a> Topology<'a> {
         self.tree.widest_around(self.tree.position(place)?, widest)
     }
 
+    /// Notes that what is on a node, or could be, has changed.
+    pub(super) fn note_change(&mut self, place: Place) {
+        self.rooms.note(self.tree, place);
+    }
+
+    /// Notes that a node was looked at for tasks that may go.
+    pub(super) fn note_going(&mut self, place: Place) {
+        self.rooms.note_going(self.tree, place);
+    }
+
+    /// Notes that a node is shown otherwise than before, whatever is taken back later.
+    pub(super) fn note_shown(&mut self, place: Place) {
+        self.note_change(place);
+        self.rooms.log().keep();
+    }
+
+    /// Forgets how many tasks would fit with evictions.
+    pub(super) fn forget_evictions(&mut self) {
+        self.rooms.forget_evictions();
+    }
+
+    /// Returns how many changes were noted so far.
+    pub(super) fn mark(&mut self) -> u64 {
+        self.rooms.log().end()
+    }
+
     /// Notes that a task of a job has changed, and what is on a node.
     pub(super) fn touch(&mut self, job: JobId, place: Place) {
-        self.rooms.touch(self.tree, place);
+        self.note_change(place);
         self.forget(job);
     }
 
     /// Notes that a pending task of a job got a node.
     pub(super) fn enter(&mut self, task: TaskId, group: u32, place: Place) {
-        self.rooms.touch(self.tree, place);
+        self.note_change(place);
+        self.asks.remove(&task.job);
         let Some(position) = self.tree.position(place) else { return };
         for of in [None, Some(group)] {
             if let Some(home) = self.homes.get_mut(&(task.job, of)) {
@@ -103,8 +139,21 @@ impl<'a> Topology<'a> {
         }
     }
 
-    /// Forgets where the tasks of a job are.
+    /// Notes that a change of a task of a job was taken back: the last one that is left of a trial, or `alone`. `noted` is
+    /// what was noted of it.
+    pub(super) fn take_back(&mut self, job: JobId, place: Place, noted: Range<u64>, alone: bool) {
+        self.forget(job);
+        let Some(position) = self.tree.position(place) else { return };
+        if alone {
+            self.rooms.log().take_back_alone(&noted, position);
+        } else {
+            self.rooms.log().take_back(noted, position);
+        }
+    }
+
+    /// Forgets where the tasks of a job are, and what it asks for.
     pub(super) fn forget(&mut self, job: JobId) {
+        self.asks.remove(&job);
         let of_job = self.homes.range((job, None)..=(job, Some(u32::MAX))).map(|(&of, _)| of);
         for of in of_job.collect::<Vec<_>>() {
             self.homes.remove(&of);
@@ -215,11 +264,11 @@ impl Cycle<'_> {
 
     /// Returns what a job asks for, or nothing if that does not matter: it has what it needs, so each task follows the
     /// others.
-    fn ask_unless_known(&mut self, job: JobId) -> Vec<Asked> {
+    fn ask_unless_known(&mut self, job: JobId) -> Arc<[Asked]> {
         let has_enough = self.is_ready(job);
         if has_enough && self.domain_of(job, None).is_some() {
             self.topology.wanted.clear();
-            return Vec::new();
+            return Arc::new([]);
         }
         self.ask(job)
     }
@@ -304,11 +353,10 @@ impl Cycle<'_> {
         }
         let mut places = BTreeSet::new();
         for class in classes {
-            self.count_room(class);
-            let all =
-                std::iter::successors(self.topology.rooms.next(class, tree.range(DomainId::ROOT)), |at| {
-                    self.topology.rooms.next(class, at + 1..tree.range(DomainId::ROOT).end)
-                });
+            let key = self.count_room(class, Sight::Now);
+            let range = tree.range(DomainId::ROOT);
+            let next = |from: u32| self.topology.rooms.next(tree, key, from..range.end);
+            let all = std::iter::successors(next(range.start), |at| next(at + 1));
             places.extend(all.map(|position| tree.node(position).1));
         }
         places
@@ -320,7 +368,7 @@ impl Cycle<'_> {
     pub(super) fn evict_in_domains(
         &mut self,
         job: JobId,
-        spots: &[Spot],
+        spots: Spots<'_>,
         mut attempt: impl FnMut(&mut Self) -> bool,
     ) -> bool {
         if !self.has_topology(job) {
@@ -352,7 +400,7 @@ impl Cycle<'_> {
 
     /// Returns the domains in which room may be made for a job, a bounded number of each tier. `None` as a domain:
     /// anywhere.
-    fn evicting_domains(&mut self, job: JobId, spots: &[Spot]) -> Vec<Option<DomainId>> {
+    fn evicting_domains(&mut self, job: JobId, spots: Spots<'_>) -> Vec<Option<DomainId>> {
         let asked = self.ask(job);
         if !self.rule_of_job(job).is_some_and(|rule| rule.is_hard) {
             return vec![None];
@@ -369,7 +417,7 @@ impl Cycle<'_> {
     }
 
     /// Runs what makes room for a job in one domain after another until a plan is made.
-    pub(super) fn plan_in_domains(&mut self, job: JobId, spots: &[Spot], mut plan: impl FnMut(&mut Self)) {
+    pub(super) fn plan_in_domains(&mut self, job: JobId, spots: Spots<'_>, mut plan: impl FnMut(&mut Self)) {
         if !self.has_topology(job) {
             return plan(self);
         }
@@ -487,15 +535,15 @@ impl Cycle<'_> {
         let tree = self.topology.tree;
         let range = tree.range(domain);
         let first = self.topology.last.filter(|last| range.contains(last)).unwrap_or(range.start);
-        if after.is_none() {
-            self.count_room(class);
-        }
-        let rooms = &self.topology.rooms;
+        let known = (address(class), Kind::Now);
+        let is_counted = after.is_some() && self.topology.rooms.has(known);
+        let key = if is_counted { known } else { self.count_room(class, Sight::Now) };
+        let next = |positions| self.topology.rooms.next(tree, key, positions);
         let from = after.map_or(first, |after| after + 1);
         let found = if from > first || after.is_none() {
-            rooms.next(class, from..range.end).or_else(|| rooms.next(class, range.start..first))
+            next(from..range.end).or_else(|| next(range.start..first))
         } else {
-            rooms.next(class, from..first)
+            next(from..first)
         };
         found.map(|position| (position, tree.node(position).1))
     }

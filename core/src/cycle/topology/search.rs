@@ -1,17 +1,22 @@
 //! In which domains a job, or a task group of it, is tried, and in which order.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::rooms::Counts;
+use super::maxima::{self, Maxima};
+use super::rooms::{Key, Kind};
 use super::tree::DomainId;
 use crate::cycle::best_effort::Lacks;
-use crate::cycle::spots::Spot;
-use crate::cycle::trial::Cycle;
+use crate::cycle::spots::Spots;
+use crate::cycle::trial::{Cycle, Place};
+use crate::ids::NodeId;
 use crate::jobs::{JobId, TaskClass, TaskId, TaskState, TopologyRule};
 use crate::limits::TOPOLOGY_CLASSES_COUNTED_MAX;
 use crate::planted::{PlantedBug, is_planted};
+
+/// A domain with at most one node in so many of a list is looked up there node by node: that costs less than a walk.
+const SMALL_PART: usize = 16;
 
 /// What counts as room.
 #[derive(Clone, Copy)]
@@ -21,7 +26,17 @@ pub(in crate::cycle) enum Sight<'s> {
     /// Also what is being released.
     Later,
     /// Also what tasks hold that may be evicted.
-    Evicting(&'s [Spot]),
+    Evicting(Spots<'s>),
+}
+
+impl Sight<'_> {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Now => Kind::Now,
+            Self::Later => Kind::Later,
+            Self::Evicting(spots) => Kind::Evicting(spots.of()),
+        }
+    }
 }
 
 /// How many tasks of a class must be in one domain.
@@ -37,6 +52,14 @@ impl Asked {
     pub(super) fn new(class: Arc<TaskClass>, needed: u64, all: u64) -> Self {
         Self { class, needed, all }
     }
+}
+
+/// What of a job must be placed together, while its tasks stay as they are.
+#[derive(Clone)]
+pub(super) struct Known {
+    asked: Arc<[Asked]>,
+    /// How many tasks of each task group.
+    wanted: BTreeMap<u32, u32>,
 }
 
 /// A rule as it counts in this cycle.
@@ -68,7 +91,20 @@ impl Cycle<'_> {
 
     /// Returns what of a job must be placed together: the tasks that it needs, or its next one. Notes how many of each
     /// task group that are.
-    pub(super) fn ask(&mut self, job: JobId) -> Vec<Asked> {
+    pub(super) fn ask(&mut self, job: JobId) -> Arc<[Asked]> {
+        let Known { asked, wanted } = match self.topology.asks.get(&job) {
+            Some(known) => known.clone(),
+            None => {
+                let known = self.look_what_to_ask(job);
+                self.topology.asks.insert(job, known.clone());
+                known
+            }
+        };
+        self.topology.wanted = wanted;
+        asked
+    }
+
+    fn look_what_to_ask(&self, job: JobId) -> Known {
         let has_enough = self.is_ready(job);
         let needed = if has_enough { None } else { self.needed_at_least(job) };
         let of = self.jobs.job(job);
@@ -84,9 +120,8 @@ impl Cycle<'_> {
         let tasks = self.jobs.job(job).tasks();
         for (list, is_needed) in [(&needed, true), (&pending, false)] {
             for task in list.iter().map(|&index| &tasks[index as usize]) {
-                let class = Arc::clone(&task.class);
-                let of = asked.entry(Arc::as_ptr(&class));
-                let of = of.or_insert(Asked { class, needed: 0, all: 0 });
+                let of = asked.entry(Arc::as_ptr(&task.class));
+                let of = of.or_insert_with(|| Asked::new(Arc::clone(&task.class), 0, 0));
                 if is_needed {
                     of.needed += 1;
                     *wanted.entry(task.group).or_default() += 1;
@@ -95,10 +130,9 @@ impl Cycle<'_> {
                 }
             }
         }
-        self.topology.wanted = wanted;
         let mut asked: Vec<Asked> = asked.into_values().collect();
         asked.sort_by_key(|of| Reverse(of.needed));
-        asked
+        Known { asked: asked.into(), wanted }
     }
 
     /// Returns the domains in which a job is tried that lacks what is asked for, and perhaps tasks that ask for nothing. Those
@@ -132,11 +166,10 @@ impl Cycle<'_> {
         if classes.len() > TOPOLOGY_CLASSES_COUNTED_MAX {
             return domains;
         }
-        let rooms = self.rooms(&classes, sight);
+        let counted = self.count_rooms(&classes, sight);
         domains.retain(|domain| {
             let Some(id) = domain.filter(|&id| id != DomainId::ROOT) else { return true };
-            let holds = classes.iter().zip(&rooms).map(|(of, room)| room.most(id).min(of.all));
-            holds.sum::<u64>() >= lacking
+            counted.iter().map(|&(key, of)| self.room_in(key, id).min(of.all)).sum::<u64>() >= lacking
         });
         domains
     }
@@ -210,22 +243,24 @@ impl Cycle<'_> {
         within: DomainId,
         sight: Sight<'_>,
     ) -> Vec<DomainId> {
-        let tree = self.topology.tree;
         let mut found: Vec<(usize, usize, u64, u32, DomainId)> = Vec::new();
         if let Some(widest) = rule.widest {
-            let rooms = self.rooms(asked, sight);
-            let holds = |id: DomainId, count: fn(&Asked) -> u64| {
-                asked.iter().zip(&rooms).all(|(of, room)| room.most(id) >= count(of))
+            let counted = self.count_rooms(asked, sight);
+            let later = match sight {
+                Sight::Evicting(_) => self.count_rooms(asked, Sight::Later),
+                Sight::Now | Sight::Later => Vec::new(),
             };
+            let tree = self.topology.tree;
+            let holds_all = |id| counted.iter().all(|&(key, of)| self.room_in(key, id) >= of.all);
             for tier in 0..=widest {
-                for &id in tree.inside(tier, within).iter().filter(|&&id| holds(id, |of| of.needed)) {
-                    let all_in = tree.up_to(id, widest).position(|id| holds(id, |of| of.all));
-                    let order = match sight {
-                        Sight::Evicting(_) => {
-                            let lacks = asked.iter().zip(&rooms);
-                            lacks.map(|(of, room)| of.needed.saturating_sub(room.later(id))).sum()
-                        }
-                        Sight::Now | Sight::Later => rooms.iter().map(|room| room.most(id)).sum(),
+                let rows = self.rows(&counted, tier);
+                for rank in maxima::holding(&rows, &tree.ranks(tier, within)) {
+                    let id = tree.of_tier(tier)[rank];
+                    let all_in = tree.up_to(id, widest).position(holds_all);
+                    let order = if let Sight::Evicting(_) = sight {
+                        later.iter().map(|&(key, of)| of.needed.saturating_sub(self.room_in(key, id))).sum()
+                    } else {
+                        counted.iter().map(|&(key, _)| self.room_in(key, id)).sum()
                     };
                     found.push((tier, all_in.unwrap_or(usize::MAX), order, tree.range(id).start, id));
                 }
@@ -239,22 +274,51 @@ impl Cycle<'_> {
         domains
     }
 
-    /// Returns the room of each class that is counted, with evictions or without.
-    fn rooms(&mut self, asked: &[Asked], sight: Sight<'_>) -> Vec<RoomOfClass> {
-        let counted = &asked[..asked.len().min(TOPOLOGY_CLASSES_COUNTED_MAX)];
-        counted.iter().for_each(|of| self.count_room(&of.class));
+    /// Returns where the nodes of the domain at work are in a list of nodes, in its order. `None`: it is large, or all nodes
+    /// count.
+    pub(in crate::cycle) fn spots_in_scope(&self, spots: Spots<'_>) -> Option<Vec<usize>> {
         let tree = self.topology.tree;
-        let room = |of: &Asked| {
-            let counts: Vec<Counts> =
-                tree.domains().map(|id| self.topology.rooms.domain(&of.class, id)).collect();
-            let most = match sight {
-                Sight::Now => counts.iter().map(|counts| counts.now).collect(),
-                Sight::Later => counts.iter().map(|counts| counts.later).collect(),
-                Sight::Evicting(spots) => self.room_with_evictions(&of.class, spots),
-            };
-            RoomOfClass { most, later: counts.iter().map(|counts| counts.later).collect() }
-        };
-        counted.iter().map(room).collect()
+        let range = tree.range(self.topology.scope?);
+        if range.len() > spots.listed().len() / SMALL_PART {
+            return None;
+        }
+        let nodes = range.map(|position| tree.node(position).0);
+        let mut listed: Vec<usize> = nodes.filter_map(|node| spots.find(node)).collect();
+        listed.sort_unstable();
+        Some(listed)
+    }
+
+    /// Returns the nodes of the domain at work where capacity is being released, in order of id.
+    pub(in crate::cycle) fn releasing_places_in_scope(&self) -> BTreeSet<(NodeId, Place)> {
+        let tree = self.topology.tree;
+        let range = self.topology.scope.map(|scope| tree.range(scope));
+        match range.filter(|range| range.len() < self.jobs.releasing_node_count()) {
+            Some(range) => {
+                let nodes = range.map(|position| tree.node(position));
+                nodes.filter(|&(node, _)| self.jobs.has_releasing(node)).collect()
+            }
+            None => {
+                let mut places = self.releasing_places();
+                places.retain(|&(_, place)| self.topology.is_in_scope(place));
+                places
+            }
+        }
+    }
+
+    /// Brings the counts of each class up to date that is counted. Returns their keys.
+    fn count_rooms<'a>(&mut self, asked: &'a [Asked], sight: Sight<'_>) -> Vec<(Key, &'a Asked)> {
+        let counted = asked.iter().take(TOPOLOGY_CLASSES_COUNTED_MAX);
+        counted.map(|of| (self.count_room(&of.class, sight), of)).collect()
+    }
+
+    /// Returns how many tasks of a class that was counted a domain could hold.
+    fn room_in(&self, key: Key, id: DomainId) -> u64 {
+        self.topology.rooms.domain(self.topology.tree, key, id)
+    }
+
+    /// Returns what the domains of a tier could hold of each class, with how many are needed.
+    fn rows(&self, counted: &[(Key, &Asked)], tier: usize) -> Vec<(&Maxima, u64)> {
+        counted.iter().map(|&(key, of)| (self.topology.rooms.tier(key, tier), of.needed)).collect()
     }
 
     /// Returns the domain of a tier with room for most of what is asked for, and for how many. `None`: there is none.
@@ -264,34 +328,14 @@ impl Cycle<'_> {
         tier: usize,
         within: DomainId,
     ) -> Option<(DomainId, u64)> {
-        let rooms = self.rooms(asked, Sight::Later);
-        let holds = |id: DomainId| {
-            let of_classes = asked.iter().zip(&rooms).map(|(of, room)| room.most(id).min(of.needed));
-            of_classes.sum::<u64>()
-        };
-        let domains = self.topology.tree.inside(tier, within).iter().copied();
-        domains.map(|id| (id, holds(id))).max_by_key(|&(id, holds)| (holds, Reverse(id)))
+        let counted = self.count_rooms(asked, Sight::Later);
+        let tree = self.topology.tree;
+        let (rank, holds) = maxima::best(&self.rows(&counted, tier), &tree.ranks(tier, within))?;
+        Some((tree.of_tier(tier)[rank], holds))
     }
 }
 
 /// The number of tasks that are asked for together.
 pub(super) fn needed(asked: &[Asked]) -> u64 {
     asked.iter().map(|of| of.needed).sum()
-}
-
-/// How many tasks of a class each domain has room for, by number.
-struct RoomOfClass {
-    most: Vec<u64>,
-    /// Without evictions.
-    later: Vec<u64>,
-}
-
-impl RoomOfClass {
-    fn most(&self, id: DomainId) -> u64 {
-        self.most[id.index()]
-    }
-
-    fn later(&self, id: DomainId) -> u64 {
-        self.later[id.index()]
-    }
 }

@@ -19,7 +19,7 @@ impl DomainId {
     pub(in crate::cycle) const ROOT: Self = Self(0);
 
     /// Returns its place in a list of all domains.
-    pub(super) fn index(self) -> usize {
+    fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -29,6 +29,8 @@ impl DomainId {
 struct Domain {
     /// The index of its tier, or the number of tiers for the root.
     tier: usize,
+    /// Its place among the domains of its tier.
+    rank: usize,
     /// The first of its nodes, and the first one after them.
     nodes: Range<u32>,
     /// The smallest domain of a wider tier that contains it. The root contains itself.
@@ -85,7 +87,8 @@ impl Tree {
             }));
         }
         sorted.sort_unstable();
-        let root = Domain { tier: tiers.len(), nodes: 0..0, parent: DomainId::ROOT, path: Arc::from("") };
+        let root =
+            Domain { tier: tiers.len(), rank: 0, nodes: 0..0, parent: DomainId::ROOT, path: Arc::from("") };
         let mut tree = Self {
             tiers: tiers.to_vec(),
             nodes: Vec::with_capacity(sorted.len()),
@@ -125,7 +128,8 @@ impl Tree {
 
     fn add(&mut self, tier: usize, first: u32, parent: DomainId, path: Arc<str>) -> DomainId {
         let id = DomainId(u32::try_from(self.domains.len()).expect("fewer domains than nodes times tiers"));
-        self.domains.push(Domain { tier, nodes: first..first, parent, path });
+        let rank = self.of_tiers[tier].len();
+        self.domains.push(Domain { tier, rank, nodes: first..first, parent, path });
         self.of_tiers[tier].push(id);
         id
     }
@@ -138,16 +142,6 @@ impl Tree {
     /// Returns the number of nodes.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
-    }
-
-    /// Returns the number of domains, with the root.
-    pub(super) fn domain_count(&self) -> usize {
-        self.domains.len()
-    }
-
-    /// Returns all domains, the root first.
-    pub(super) fn domains(&self) -> impl Iterator<Item = DomainId> + use<> {
-        (0u32..).take(self.domains.len()).map(DomainId)
     }
 
     /// Returns the positions of the nodes of a shard.
@@ -179,14 +173,30 @@ impl Tree {
         self.domains.get(id.index()).map_or(0..0, |domain| domain.nodes.clone())
     }
 
-    /// Returns the domains of a tier inside another domain, in order.
-    pub(super) fn inside(&self, tier: usize, within: DomainId) -> &[DomainId] {
+    /// Returns the domains of a tier, in order.
+    pub(super) fn of_tier(&self, tier: usize) -> &[DomainId] {
+        &self.of_tiers[tier]
+    }
+
+    /// Returns the place of a domain among those of its tier.
+    pub(super) fn rank(&self, id: DomainId) -> usize {
+        self.domains[id.index()].rank
+    }
+
+    /// Returns the places, among the domains of a tier, of those inside another domain.
+    pub(super) fn ranks(&self, tier: usize, within: DomainId) -> Range<usize> {
         let all = &self.of_tiers[tier];
+        // A domain around it begins where it begins, and is of a wider tier.
+        if self.tier(within) < tier {
+            return 0..0;
+        }
+        if within == DomainId::ROOT {
+            return 0..all.len();
+        }
         let range = self.range(within);
         let from = all.partition_point(|&id| self.range(id).start < range.start);
         let until = all.partition_point(|&id| self.range(id).start < range.end);
-        // A domain around it begins where it begins, and is of a wider tier.
-        if self.tier(within) < tier { &[] } else { &all[from..until] }
+        from..until
     }
 
     /// Returns the position of a node.
@@ -231,9 +241,10 @@ impl Tree {
         self.up_to(self.nodes[position as usize].domain, widest).last()
     }
 
-    /// Returns the domains that contain a node, from the smallest to the root.
+    /// Returns the domains that contain a node, from the smallest to the widest, without the root.
     pub(super) fn of_node(&self, position: u32) -> impl Iterator<Item = DomainId> + '_ {
-        self.up_to(self.nodes[position as usize].domain, self.tiers.len())
+        let up = self.up_to(self.nodes[position as usize].domain, self.tiers.len());
+        up.take_while(|&id| id != DomainId::ROOT)
     }
 }
 

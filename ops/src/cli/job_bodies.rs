@@ -177,7 +177,7 @@ fn job_body(file: &JobFile, classes: &ClassesFile) -> Result<JobBody, LineError>
         min_resources: file.min_resources.as_ref().map(amounts),
         roles: roles.into_iter().map(|(name, min_member)| RoleBody { name, min_member }).collect(),
         tasks: file.tasks.iter().zip(numbers).map(group).collect::<Result<_, _>>()?,
-        priority: priority.or(class.map(|class| class.value)),
+        priority: priority.or_else(|| class.map(|class| class.value)),
         priority_class,
         preempts: file.preempts && class.is_none_or(|class| class.preempts),
         policies: policy_bodies(&policies(&file.policies)?),

@@ -1,4 +1,4 @@
-//! Peers that keep their connections alive and do not go on: they do not complete a frame, or do not take their replies.
+//! Peers whose connections are alive, and that do not go on: they do not complete a frame, or do not take their replies.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -88,8 +88,8 @@ pub(super) fn request(peer: &mut Peer, choices: &mut Choices<'_>, known: &Known,
 pub(super) fn any_frame(choices: &mut Choices<'_>) -> Vec<u8> {
     let header = Header {
         kind: choices.below(48) as u16,
-        // A frame that is marked as a reply ends the connection.
-        flags: if choices.below(8) == 7 { FLAG_REPLY } else { 0 },
+        // Few are marked as replies, because this ends the connection.
+        flags: if choices.below(256) == 255 { FLAG_REPLY } else { 0 },
         version: choices.below(3) as u8,
         sequence: choices.below(256),
         // What a high mark passes is not answered any more.

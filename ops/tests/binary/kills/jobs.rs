@@ -111,7 +111,7 @@ pub async fn submit(world: &World, client: &Client) -> Result<(), ClientError> {
         min_member: world.below(u64::from(count) + 1) as u32,
         roles: vec![RoleBody { name: "task".to_owned(), min_member: 0 }],
         tasks: vec![tasks],
-        priority: world.below(3) as i32,
+        priority: Some(world.below(3) as i32),
         ..JobBody::default()
     };
     let asked = AskedJobs::Submit { name: job.name.clone(), tasks: count as usize, is_fixed };

@@ -108,10 +108,8 @@ impl Cycle<'_> {
             turns.put_back(self, queue, first.is_some());
         }
         let Misfits { mut parked, classes, .. } = misfits;
-        // Where nodes are kept for dates, what has no room depends on the dates too.
-        if !self.dated.has_any() {
-            parked.park(classes);
-        }
+        // What is only kept for dates has room: it is held back, and no misfit.
+        parked.park(classes);
         self.parked = parked;
     }
 
@@ -237,7 +235,7 @@ impl Cycle<'_> {
             return false;
         }
         let is_capped = self.cap_in_the_way(queue, &class, true).is_some();
-        let is_parked = misfits.parked.has(&class) && !self.dated.has_any();
+        let is_parked = misfits.parked.has(&class);
         misfits.parked.searches += u64::from(!is_parked);
         let attempt = if is_parked { Attempt::NoRoom } else { self.attempt(task, is_capped) };
         #[cfg(debug_assertions)]

@@ -25,6 +25,15 @@ impl Cycle<'_> {
         self.jobs.task(task).run_time_ns.map_or(Time::NEVER, |nanos| self.now.plus_nanos(nanos))
     }
 
+    /// Returns when a task that is placed now will have ended at the latest. It is bound somewhat later, so what is reserved
+    /// behind it has a gap before. A job that has a date itself may use its gap up.
+    pub(super) fn end_if_placed(&self, task: TaskId) -> Time {
+        let has_date =
+            self.dated.improved == Some(task.job) || self.dated.reservations.contains_key(&task.job);
+        let gap_ns = if has_date { 0 } else { self.config.date_gap_ns };
+        self.end_if_started(task).plus_nanos(gap_ns)
+    }
+
     /// Returns when a task that has a node will have left it.
     pub(super) fn end_on(&self, task: TaskId, place: Place) -> Time {
         if let Some(fresh) = self.dated.fresh.get(&task) {

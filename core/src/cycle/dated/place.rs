@@ -81,11 +81,12 @@ impl HeldBack {
 }
 
 impl Cycle<'_> {
-    /// Remembers when a task that this cycle has placed will have ended.
+    /// Remembers when a task that this cycle has placed will have ended. It is bound somewhat later than now.
     pub(in crate::cycle) fn expect_end(&mut self, task: TaskId, key: ClaimKey, end: Time) {
         if self.config.backfill == Backfill::None {
             return;
         }
+        let end = end.plus_nanos(self.config.date_gap_ns);
         let before = self.dated.fresh.insert(task, super::Fresh { key, end });
         assert!(before.is_none(), "task {task} is placed twice");
         if end != Time::NEVER {
@@ -158,13 +159,13 @@ impl Cycle<'_> {
     pub(in crate::cycle) fn is_held_back(&self, task: TaskId, held_back: &HeldBack) -> bool {
         held_back.given_up == self.dated.given_up
             && !self.dated.reservations.contains_key(&task.job)
-            && held_back.ends.get(&self.kind_of(task)).is_some_and(|&end| end <= self.end_if_started(task))
+            && held_back.ends.get(&self.kind_of(task)).is_some_and(|&end| end <= self.end_if_placed(task))
     }
 
     /// Notes that a task was held back.
     pub(in crate::cycle) fn hold_back(&self, task: TaskId, held_back: &mut HeldBack) {
         if !self.dated.reservations.contains_key(&task.job) {
-            held_back.note(self.kind_of(task), self.end_if_started(task), self.dated.given_up);
+            held_back.note(self.kind_of(task), self.end_if_placed(task), self.dated.given_up);
         }
     }
 
@@ -182,7 +183,7 @@ impl Cycle<'_> {
         if self.dated.reservations.is_empty() {
             return Attempt::of(self.allocate_by_policy(task));
         }
-        let end = self.end_if_started(task);
+        let end = self.end_if_placed(task);
         if !self.leaves_shares_with(task, end) {
             return Attempt::HeldBack;
         }
@@ -199,7 +200,7 @@ impl Cycle<'_> {
     /// Tries to give a pending task a node of a domain on capacity that is free now. Tasks go through the domain in the order
     /// of its tree, so those that follow each other are near each other.
     fn try_allocate_in(&mut self, task: TaskId, domain: DomainId) -> Attempt {
-        let end = self.end_if_started(task);
+        let end = self.end_if_placed(task);
         if !self.dated.reservations.is_empty() && !self.leaves_shares_with(task, end) {
             return Attempt::HeldBack;
         }

@@ -8,7 +8,7 @@ use crate::cycle::{Action, Backfill, Changes, CycleConfig, LocalCluster, PluginC
 use crate::fairness::Dim;
 use crate::ids::NodeId;
 use crate::jobs::{
-    JobId, JobPhase, JobSpec, Jobs, QueueId, QueueSpec, Task, TaskGroup, TaskId, TaskState, TopologyRule,
+    JobId, JobPhase, JobSpec, Jobs, QueueId, QueueSpec, TaskGroup, TaskId, TaskState, TopologyRule,
     TopologyTier,
 };
 use crate::node::{Labels, NodeSpec, Taints};
@@ -157,9 +157,12 @@ impl Bed {
     /// Has a task run since a later time, in s: it was bound later than its cycle had counted.
     fn begin_later(&mut self, job: JobId, started: u64) {
         let task = TaskId { job, index: 0 };
-        let of = self.jobs().task(task);
-        let later = Task { started: Some(Time(started * SECOND)), ..of.clone() };
-        self.cluster.scheduler_mut().jobs_mut().restore(task, &later);
+        let of = self.jobs().task(task).clone();
+        let now = self.cluster.now();
+        let jobs = self.cluster.scheduler_mut().jobs_mut();
+        jobs.set(task, TaskState::Allocated, of.node, now);
+        jobs.set(task, of.state, of.node, Time(started * SECOND));
+        jobs.set_allocation(task, of.allocation.expect("it runs"));
     }
 
     /// Returns the dates of all reservations, in s.

@@ -23,8 +23,8 @@ pub const DATE_AHEAD_NS: u64 = 3_500;
 pub struct Seen<'a> {
     /// The jobs.
     pub jobs: &'a Jobs,
-    /// The dates of the jobs that have one, each with when the job will have ended then.
-    pub dates: BTreeMap<JobId, (Time, Time)>,
+    /// The dates of the jobs that have one.
+    pub dates: BTreeMap<JobId, Time>,
     /// The books of the shards.
     pub facts: &'a [Facts],
     /// The time.
@@ -72,8 +72,7 @@ impl Outside {
 /// The dates that jobs were given.
 #[derive(Debug, Default)]
 pub struct Dates {
-    /// Each with when the job will have ended then.
-    told: BTreeMap<JobId, (Time, Time)>,
+    told: BTreeMap<JobId, Time>,
     outside: Outside,
     /// The tasks that were bound when this was called last.
     bound: BTreeSet<TaskId>,
@@ -93,17 +92,15 @@ impl Dates {
         self.outside = outside;
         let starts = self.follow_starts(seen.jobs);
         let is_first = |job: JobId| is_first(seen.jobs, job, &starts);
-        self.told.retain(|&job, &mut (_, until)| {
-            seen.jobs.has_job(job) && is_first(job) && !is_followed(seen, job, until)
-        });
-        for (&job, &(date, _)) in &self.told {
+        self.told.retain(|&job, _| seen.jobs.has_job(job) && is_first(job));
+        for (&job, &date) in &self.told {
             let most = date.plus_nanos(DATE_SLACK_NS);
             let started = seen.jobs.job(job).tasks().iter().filter_map(|task| task.started).min();
             let waited = started.unwrap_or(seen.now);
             ensure(waited <= most, || {
                 format!("job {job} was to start by {date:?}, and waited until {waited:?}")
             })?;
-            let next = seen.dates.get(&job).map(|&(next, _)| next);
+            let next = seen.dates.get(&job).copied();
             ensure(next.is_none_or(|next| next <= most), || {
                 format!("the date of job {job} moves from {date:?} to {next:?}")
             })?;
@@ -116,12 +113,10 @@ impl Dates {
         // Nobody ends its grace period early.
         let is_ahead =
             |date: Time| date > seen.now.plus_nanos(DATE_AHEAD_NS) && self.outside.releasing.is_empty();
-        let told = seen.dates.iter().filter(|&(&job, &(date, until))| {
-            is_first(job) && waits(job) && is_ahead(date) && !is_followed(seen, job, until)
-        });
-        for (&job, &dated) in told {
-            let told = self.told.entry(job).or_insert(dated);
-            *told = dated.min(*told);
+        let is_told = |&(&job, &date): &(&JobId, &Time)| is_first(job) && waits(job) && is_ahead(date);
+        for (&job, &date) in seen.dates.iter().filter(is_told) {
+            let told = self.told.entry(job).or_insert(date);
+            *told = date.min(*told);
         }
         Ok(())
     }
@@ -137,14 +132,6 @@ impl Dates {
         self.bound = bound;
         starts
     }
-}
-
-/// Returns whether a job of another queue is to start as soon as a job has ended, by its date. What ends before a date is
-/// bound somewhat later than its cycle has counted, and so the job may no longer fit before the other one.
-fn is_followed(seen: &Seen<'_>, job: JobId, until: Time) -> bool {
-    let queue = |job: JobId| seen.jobs.job(job).spec().queue;
-    let others = seen.dates.iter().filter(|&(&other, _)| queue(other) != queue(job));
-    others.map(|(_, &(date, _))| date).any(|date| until <= date && date < until.plus_nanos(DATE_SLACK_NS))
 }
 
 /// Returns whether a job comes first in its queue, because all others of the queue that wait or have just started have lower

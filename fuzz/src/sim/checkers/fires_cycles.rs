@@ -177,20 +177,14 @@ pub(super) fn evictions_that_go_on() {
     assert!(evictions_end(3, 4).is_err());
 }
 
-/// How long jobs with dates are to run, in ns.
-const RUNS_NS: u64 = 1 << 30;
-
 #[test]
 pub(super) fn a_job_that_starts_after_its_date() {
     let mut jobs = Jobs::new();
     let queue = queue(&mut jobs, QueueSpec::new("q"));
     let first = job(&mut jobs, queue, "first", 1, 2);
     let second = job(&mut jobs, queue, "second", 1, 1);
-    let other_queue = self::queue(&mut jobs, QueueSpec::new("r"));
-    let other = job(&mut jobs, other_queue, "other", 1, 1);
     let check = |dates: &mut Dates, jobs: &Jobs, told: &[(JobId, u64)], now: u64| {
-        let told: BTreeMap<JobId, (Time, Time)> =
-            told.iter().map(|&(job, date)| (job, (Time(date), Time(date + RUNS_NS)))).collect();
+        let told: BTreeMap<JobId, Time> = told.iter().map(|&(job, date)| (job, Time(date))).collect();
         dates.dates_are_kept(&Seen { jobs, dates: told, facts: &[], now: Time(now) }).is_ok()
     };
     let far = DATE_SLACK_NS + 1;
@@ -203,14 +197,6 @@ pub(super) fn a_job_that_starts_after_its_date() {
         "the second one is later"
     );
     assert!(!check(&mut dates, &jobs, &[(first, date - 9 + far)], 30));
-    // A job of another queue is to start when it has ended: there, a date may move.
-    let until = date + RUNS_NS;
-    for (start, may_move) in [(until, true), (until + DATE_SLACK_NS, false), (until - 1, false)] {
-        let mut dates = Dates::default();
-        assert!(check(&mut dates, &jobs, &[(first, date), (other, start)], 10));
-        let moved = check(&mut dates, &jobs, &[(first, date + far), (other, start)], 20);
-        assert_eq!(moved, may_move, "{start}");
-    }
     // It waits after its date, also if it has none any longer.
     let mut dates = Dates::default();
     assert!(check(&mut dates, &jobs, &[(first, date)], 10));

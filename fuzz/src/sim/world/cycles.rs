@@ -121,7 +121,7 @@ impl World<'_> {
         let given = scheduler
             .reservations()
             .filter(|of| counts && scheduler.jobs().has_job(of.job))
-            .map(|of| (of.job, (of.date, of.until())));
+            .map(|of| (of.job, of.date));
         let seen = Seen { jobs: scheduler.jobs(), dates: given.collect(), facts: &self.facts, now: self.now };
         named("dates_are_kept", dates.dates_are_kept(&seen))
     }

@@ -29,6 +29,9 @@ use crate::sim::{JobRules, Sharing};
 /// The time between the beginnings of two cycles in these runs, in ns of virtual time.
 pub(super) const INTERVAL_NS: u64 = 400;
 
+/// How long after a job with a date the next one is to start there, in ns: more than the time until something is bound.
+const DATE_GAP_NS: u64 = 2_000;
+
 /// How long a task that was evicted may go on, in ns.
 const GRACE_NS: u64 = 2_500;
 
@@ -83,6 +86,7 @@ pub(super) fn jobs_config(JobRules { sharing, backfill, objects, .. }: JobRules)
         ],
         grace_ns: GRACE_NS,
         backfill,
+        date_gap_ns: DATE_GAP_NS,
         usage_half_life_ns: HALF_LIFE_NS,
         topology: tiers.into(),
         domains: if objects { domains() } else { Vec::new() },

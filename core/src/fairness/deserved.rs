@@ -29,8 +29,8 @@ pub fn real_caps(total: &Amounts, guaranteed: &Amounts, guarantee: &Amounts, cap
     capability.stricter(&by_total)
 }
 
-/// Returns what each queue deserves of `total`, in the order of `queues`. Rounding leaves less than one part of
-/// 1/10,000 per queue undivided.
+/// Returns what each queue deserves of `total`, in the order of `queues`. Rounding may leave
+/// some undivided: fewer parts of 1/10,000 than all weights together.
 #[must_use]
 pub fn deserved(total: &Amounts, queues: &[QueueClaim]) -> Vec<Amounts> {
     let mut deserved = vec![Amounts::zero(); queues.len()];
@@ -140,7 +140,8 @@ mod tests {
             let sum: i64 = divided.iter().sum();
             prop_assert!(sum <= total);
             let usable = total.min(most.iter().sum());
-            prop_assert!(sum + claims.len() as i64 > usable, "{sum} of {usable} are divided");
+            let weights: i64 = queues.iter().map(|&(weight, ..)| i64::from(weight)).sum();
+            prop_assert!(sum + weights > usable, "{sum} of {usable} are divided");
             let mut turned = claims;
             turned.reverse();
             let mut back = cpus(total, &turned);

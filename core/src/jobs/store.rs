@@ -335,13 +335,8 @@ impl Jobs {
     }
 
     /// Returns the nodes where tasks are releasing, in order of id.
-    pub fn releasing_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn releasing_nodes(&self) -> impl ExactSizeIterator<Item = NodeId> + '_ {
         self.releasing.keys().copied()
-    }
-
-    /// Returns the number of nodes where tasks are releasing.
-    pub(crate) fn releasing_node_count(&self) -> usize {
-        self.releasing.len()
     }
 
     /// Returns whether tasks are releasing on a node.

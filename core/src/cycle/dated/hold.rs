@@ -263,7 +263,7 @@ impl Cycle<'_> {
         }
         let freed = self.freed_by(kept.queue, kept.date);
         let needs = Arc::clone(&kept.needs);
-        let (job, date) = (kept.job, kept.date);
+        let DatedReservation { job, date, .. } = *kept;
         self.may_have(&Wanted { job, date, needs: &needs, freed: &freed, gap_ns: 0, more: None })
             && self.leaves_shares(kept.job, &needs.amounts, kept.date, kept.until)
     }

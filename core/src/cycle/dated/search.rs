@@ -442,9 +442,9 @@ impl Search {
     /// Returns whether caps and rules allow the job to start at a time.
     fn may_start(&self, cycle: &mut Cycle<'_>, date: Time) -> bool {
         let needs = cycle.needs_of(&self.tasks);
-        let (freed, gap_ns) = (&self.freed, self.gap_ns);
-        cycle.may_have(&Wanted { job: self.job, date, needs: &needs, freed, gap_ns, more: None })
-            && cycle.leaves_shares(self.job, &needs.amounts, date, self.span(date).until)
+        let Self { job, freed, gap_ns, .. } = self;
+        let wanted = Wanted { job: *job, date, needs: &needs, freed, gap_ns: *gap_ns, more: None };
+        cycle.may_have(&wanted) && cycle.leaves_shares(self.job, &needs.amounts, date, self.span(date).until)
     }
 
     /// Returns the reservation of what was put on the nodes of a domain.

@@ -292,7 +292,7 @@ impl Cycle<'_> {
     pub(in crate::cycle) fn releasing_places_in_scope(&self) -> BTreeSet<(NodeId, Place)> {
         let tree = self.topology.tree;
         let range = self.topology.scope.map(|scope| tree.range(scope));
-        match range.filter(|range| range.len() < self.jobs.releasing_node_count()) {
+        match range.filter(|range| range.len() < self.jobs.releasing_nodes().len()) {
             Some(range) => {
                 let nodes = range.map(|position| tree.node(position));
                 nodes.filter(|&(node, _)| self.jobs.has_releasing(node)).collect()

@@ -219,6 +219,6 @@ proptest! {
         let arrivals =
             arrivals.map(|(arrival, (tier, of_groups))| Arrival { tier, of_groups, ..arrival }).collect();
         let racks: Vec<(u8, u8)> = nodes.iter().map(|&(_, of)| of).collect();
-        run(&mut bed, &queues, arrivals, |bed| check_domains(bed, &racks))?;
+        run(&mut bed, &queues, arrivals, 0, |bed| check_domains(bed, &racks))?;
     }
 }

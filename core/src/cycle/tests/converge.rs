@@ -56,6 +56,17 @@ fn is_settled(bed: &mut Bed) {
     assert_eq!(before, all(bed));
 }
 
+/// Checks that evictions end. A queue may still get the last parts of its guarantee.
+fn comes_to_rest(bed: &mut Bed) {
+    for _ in 0..8 {
+        bed.advance(GRACE);
+        if bed.cycle().evicted.is_empty() {
+            return;
+        }
+    }
+    panic!("cycles go on evicting");
+}
+
 /// A queue below the root with one job, or one that contains others.
 struct Leaf {
     queue: QueueId,
@@ -324,6 +335,6 @@ proptest! {
         bed.cycle();
         bed.cycle();
         nobody_starves(&bed, &sharers, i64::from(below), size_of_task);
-        is_settled(&mut bed);
+        comes_to_rest(&mut bed);
     }
 }

@@ -45,6 +45,7 @@ pub(super) type Key = (usize, Kind);
 #[derive(Debug)]
 struct Room {
     /// Keeps the class, so that no other one has its address.
+    #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "only checks read it"))]
     class: Arc<TaskClass>,
     /// By position.
     nodes: Vec<u32>,

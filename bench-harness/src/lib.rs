@@ -28,6 +28,7 @@ pub mod durability;
 pub mod engine;
 pub mod figures;
 pub mod groups;
+mod median;
 mod process;
 pub mod recovery;
 pub mod replay;

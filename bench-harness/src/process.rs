@@ -57,16 +57,9 @@ impl Process {
 
     /// Returns the processor time so far of the threads whose names begin with `prefix`, and their number.
     pub(crate) fn cpu_seconds_of(self, prefix: &str) -> anyhow::Result<(f64, usize)> {
-        let mut seconds = 0.0;
-        let mut count = 0;
-        for stat in self.of_threads("stat")? {
-            let name = stat.split_once('(').context("the name begins")?.1;
-            if name.starts_with(prefix) {
-                seconds += cpu_seconds(&stat)?;
-                count += 1;
-            }
-        }
-        Ok((seconds, count))
+        let threads = self.threads()?;
+        let of_prefix = threads.iter().filter(|thread| thread.name.starts_with(prefix));
+        Ok((of_prefix.clone().map(|thread| thread.ran).sum(), of_prefix.count()))
     }
 
     /// Returns the threads that the process has.
@@ -97,15 +90,10 @@ impl Process {
 
     /// Returns how often the threads that the process has went to sleep so far: each time, something woke them later.
     pub(crate) fn sleeps(self) -> anyhow::Result<u64> {
-        let statuses = self.of_threads("status")?;
-        statuses.iter().map(|status| number_after(status, "voluntary_ctxt_switches:")).sum()
-    }
-
-    /// Reads this file of each thread.
-    fn of_threads(self, file: &str) -> anyhow::Result<Vec<String>> {
-        let directories = self.thread_directories()?.into_iter();
         // A thread may end meanwhile.
-        Ok(directories.filter_map(|(_, of)| std::fs::read_to_string(of.join(file)).ok()).collect())
+        let directories = self.thread_directories()?.into_iter();
+        let statuses = directories.filter_map(|(_, of)| std::fs::read_to_string(of.join("status")).ok());
+        statuses.map(|status| number_after(&status, "voluntary_ctxt_switches:")).sum()
     }
 
     /// Returns the number and the directory of each thread.

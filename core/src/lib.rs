@@ -64,6 +64,7 @@ pub mod reply;
 pub mod request;
 pub mod resource;
 pub mod rng;
+pub mod rounds;
 pub mod router;
 pub mod shard;
 pub mod state;

@@ -105,11 +105,11 @@ pub const QUEUE_MAX: usize = 64;
 /// beyond that; otherwise the connection is not read further.
 pub const LINE_REQUESTS_MAX: usize = 256;
 /// Maximum number of parts of requests that wait for their turn at a port, over all connections. Beyond that, a connection
-/// is full as soon as it has its equal share: of the share of its tenant, by the connections of this that wait. Each is full
-/// only after one request more, and shares shrink as others come, so a few times as many may wait.
+/// is full as soon as it has its equal share: of the share of its tenant, by the connections of this that wait. An empty line is
+/// never full, so each connection may have one request beyond its share: a batch of up to 1,024 parts.
 pub const LINES_PARTS_MAX: usize = 16 * 1024;
 /// The number of units of room at planners (one for each part of a request) that a tenant takes in a turn while others wait.
-pub const PLAN_ROOM_QUANTUM: isize = 64;
+pub const PLAN_ROOM_QUANTUM: i64 = 64;
 /// A request without a deadline has its turn as if it were due after this time, in ns.
 pub const LINE_PATIENCE_NS: u64 = 1_000_000_000;
 /// The number of turns over which their rate is measured.

@@ -19,9 +19,9 @@ use crate::file_error::FileError;
 const BEFORE: Duration = Duration::hours(1);
 
 /// The name of the authority's files.
-const AUTHORITY: &str = "ca";
+pub const AUTHORITY: &str = "ca";
 /// The name of the service's files.
-const SERVER: &str = "server";
+pub const SERVER: &str = "server";
 
 /// A certificate that cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,10 @@ impl Made {
         let [certificate, key] = files(dir, name);
         for path in [&certificate, &key] {
             if path.exists() {
-                return Err(FileError::new(path, "exists already: move it away, or choose another --dir"));
+                return Err(FileError::new(
+                    path,
+                    "exists already: move it away, or choose another directory",
+                ));
             }
         }
         write(&key, &self.key, 0o600)?;
@@ -103,18 +106,16 @@ impl Authority {
     /// # Errors
     /// When they cannot be read, or are none.
     pub fn load(dir: &Path) -> Result<Self, FileError> {
-        let read = |name: &str| {
-            let path = dir.join(name);
+        let read = |path: &Path| {
             let message = |error| format!("cannot be read: {error} (`wharf cert init` makes an authority)");
-            fs::read_to_string(&path).map_err(|error| FileError::new(&path, message(error)))
+            fs::read_to_string(path).map_err(|error| FileError::new(path, message(error)))
         };
-        let certificate = read("ca.pem")?;
-        let key = read("ca-key.pem")?;
-        let wrong = |name: &str, error| {
-            FileError::new(&dir.join(name), format!("is not what `wharf cert` made: {error}"))
-        };
-        let key = KeyPair::from_pem(&key).map_err(|error| wrong("ca-key.pem", error))?;
-        let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(|error| wrong("ca.pem", error))?;
+        let wrong =
+            |path: &Path, error| FileError::new(path, format!("is not what `wharf cert` made: {error}"));
+        let [certificate, key] = files(dir, AUTHORITY);
+        let in_pem = read(&certificate)?;
+        let key = KeyPair::from_pem(&read(&key)?).map_err(|error| wrong(&key, error))?;
+        let issuer = Issuer::from_ca_cert_pem(&in_pem, key).map_err(|error| wrong(&certificate, error))?;
         Ok(Self(issuer))
     }
 

@@ -139,17 +139,12 @@ pub(crate) fn priority(
     otherwise: i32,
     place: Location,
 ) -> Result<i32, LineError> {
-    match file {
-        None => Ok(otherwise),
-        Some(PriorityFile::Number(number)) => Ok(*number),
-        Some(PriorityFile::Class(name)) => match classes.get(name) {
-            Some(class) => Ok(class.value.value),
-            None => {
-                let message = format!("there is no priority class `{name}`: add it to `priority_classes`");
-                Err(LineError::at(place, message))
-            }
-        },
+    let (number, missing) = asked(file, classes, place)?;
+    if !missing.is_empty() {
+        let message = format!("there is no priority class `{missing}`: add it to `priority_classes`");
+        return Err(LineError::at(place, message));
     }
+    Ok(number.unwrap_or(otherwise))
 }
 
 /// Returns a priority as a service takes it: the number, if there is one, and the name of a class that the file has not.

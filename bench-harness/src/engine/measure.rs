@@ -13,6 +13,7 @@ use super::scan::ScanDriver;
 use super::scenario::Kind;
 use super::shapes::Shapes;
 use super::touch::Trace;
+use crate::median::median;
 
 /// The amount of measurement per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +125,6 @@ fn touched(trace: &Trace) -> [f64; 2] {
         times.iter_mut().zip(elapsed).for_each(|(times, elapsed)| times.push(replay.per_op(elapsed)));
     }
     times.each_mut().map(|times| median(times))
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Returns the value below which `per_mille` thousandths of the values lie.

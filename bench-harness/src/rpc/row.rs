@@ -115,7 +115,6 @@ pub struct RpcRow {
 /// The measurements of a row.
 pub(super) struct Measured {
     pub(super) plan: RowPlan,
-    pub(super) is_secure: bool,
     pub(super) policy: &'static str,
     pub(super) shards: u16,
     pub(super) nodes: u32,
@@ -174,7 +173,7 @@ impl RpcRow {
             name: plan.name,
             load: plan.load.name(),
             arrivals,
-            secure: measured.is_secure,
+            secure: plain.is_some(),
             mode: plan.mode.name,
             policy: measured.policy,
             shards: measured.shards,
@@ -346,7 +345,6 @@ mod tests {
         let plan = ROWS.into_iter().find(|row| row.name == name).unwrap();
         Measured {
             plan,
-            is_secure: false,
             plain: None,
             policy: "least-fit",
             shards: 2,
@@ -400,7 +398,7 @@ mod tests {
     fn a_secure_row_is_compared_with_the_same_row_without_certificates() {
         let own = measured("many", segment(900, &[10]), segment(1000, &[1]));
         let plain = segment(1000, &[9]);
-        let row = RpcRow::new(Measured { is_secure: true, plain: Some(plain), ..own }, &[]);
+        let row = RpcRow::new(Measured { plain: Some(plain), ..own }, &[]);
         let row = serde_json::to_value(row).unwrap();
         let of = |field: &str| row[field].as_f64();
         assert_eq!((of("plain_per_second"), of("ratio_to_plain")), (Some(1000.0), Some(0.9)));

@@ -38,7 +38,6 @@ pub(super) struct Service {
     admin: Client,
     pub(super) driver: Driver,
     shards: u16,
-    is_secure: bool,
     /// The best rate of a closed loop with one connection and one request per frame.
     pub(super) closed_per_second: f64,
     /// Removed after the service has ended.
@@ -98,7 +97,7 @@ impl Service {
         };
         let closed_per_second = 0.0;
         let _directory = directory;
-        Ok(Self { peer, config, client, admin, driver, shards, is_secure, closed_per_second, _directory })
+        Ok(Self { peer, config, client, admin, driver, shards, closed_per_second, _directory })
     }
 
     /// Drives one segment over new connections, over these many sockets. With many connections, it also returns the memory
@@ -138,7 +137,6 @@ impl Service {
         let work = lock(&self.driver.work);
         Measured {
             plan: turn.plan,
-            is_secure: self.is_secure,
             policy: options.policy.name(),
             shards: self.shards,
             nodes: options.nodes,

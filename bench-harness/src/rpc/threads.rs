@@ -89,24 +89,8 @@ impl Busy {
     }
 }
 
-/// The threads of a service by what they do. A group is `None` if the service has no such threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct ServiceThreads {
-    /// The I/O threads.
-    pub io: Option<Busy>,
-    /// The shards.
-    pub shards: Option<Busy>,
-    /// The writer of the journal.
-    pub journal: Option<Busy>,
-    /// The thread that makes checkpoints.
-    pub checkpoints: Option<Busy>,
-    /// The planners, with the keeper of jobs.
-    pub planners: Option<Busy>,
-    /// The thread of the registrar.
-    pub registrar: Option<Busy>,
-    /// All others.
-    pub others: Option<Busy>,
-}
+/// The threads of a service by what they do: one of the groups below, or `others`. `None`: the service has no such threads.
+pub type ServiceThreads = BTreeMap<&'static str, Option<Busy>>;
 
 /// The groups, with the beginnings of their threads' names as the system keeps them.
 const GROUPS: [(&str, &[&str]); 6] = [
@@ -118,40 +102,20 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("registrar", &["wharf-registrar"]),
 ];
 
-impl ServiceThreads {
-    fn of(threads: &Threads, elapsed: Duration) -> Self {
-        let is_in = |group: &str, name: &str| {
-            let (_, names) = GROUPS.into_iter().find(|(of, _)| *of == group).expect("a group by its name");
-            names.iter().any(|begin| name.starts_with(begin))
-        };
-        let busy = |group: &str| threads.busy(elapsed, |name| is_in(group, name));
-        Self {
-            io: busy("io"),
-            shards: busy("shards"),
-            journal: busy("journal"),
-            checkpoints: busy("checkpoints"),
-            planners: busy("planners"),
-            registrar: busy("registrar"),
-            others: threads.busy(elapsed, |name| GROUPS.iter().all(|(group, _)| !is_in(group, name))),
-        }
-    }
+/// The group of all other threads.
+const OTHERS: &str = "others";
 
-    fn by_name(&self) -> [(&'static str, Option<Busy>); 7] {
-        let Self { io, shards, journal, checkpoints, planners, registrar, others } = *self;
-        [
-            ("io", io),
-            ("shards", shards),
-            ("journal", journal),
-            ("checkpoints", checkpoints),
-            ("planners", planners),
-            ("registrar", registrar),
-            ("others", others),
-        ]
-    }
+fn by_group(threads: &Threads, elapsed: Duration) -> ServiceThreads {
+    let group_of = |name: &str| {
+        let is_in = |(_, begins): &&(&str, &[&str])| begins.iter().any(|begin| name.starts_with(begin));
+        GROUPS.iter().find(is_in).map_or(OTHERS, |&(group, _)| group)
+    };
+    let groups = GROUPS.iter().map(|&(group, _)| group).chain([OTHERS]);
+    groups.map(|group| (group, threads.busy(elapsed, |name| group_of(name) == group))).collect()
 }
 
 /// What the threads of service and load did, and which of them was the fullest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limits {
     /// The threads of the service.
     pub service_threads: ServiceThreads,
@@ -170,10 +134,11 @@ pub struct Limits {
 impl Limits {
     /// Returns what the threads of a service and of its load did during a measurement.
     pub(super) fn of(service: &Threads, load: &Threads, elapsed: Duration) -> Self {
-        let service_threads = ServiceThreads::of(service, elapsed);
+        let service_threads = by_group(service, elapsed);
         let load_threads = load.busy(elapsed, |_| true);
-        let groups = service_threads.by_name().into_iter().chain([("load", load_threads)]);
-        let groups = groups.filter_map(|(name, busy)| Some((name, busy?)));
+        let of_service = service_threads.iter().map(|(&name, &busy)| (name, busy));
+        let groups =
+            of_service.chain([("load", load_threads)]).filter_map(|(name, busy)| Some((name, busy?)));
         let fullest =
             groups.max_by(|(_, one), (_, next)| one.awake_percent().total_cmp(&next.awake_percent()));
         let (fullest, busy) = fullest.unwrap_or_default();
@@ -242,11 +207,11 @@ mod tests {
             (6, "wharf-bench", 0.0, Some(0.0)),
         ]);
         let limits = Limits::of(&service, &threads(&[(9, "wharf-bench", 0.4, Some(0.1))]), SECOND);
-        let groups = limits.service_threads;
+        let of = |group: &str| limits.service_threads[group];
         let io = Busy { threads: 2, busy_percent: 20.0, waiting_percent: Some(50.0), all_percent: 70.0 };
-        assert_eq!((groups.io, groups.journal), (Some(io), None));
-        assert_eq!(groups.planners.map(|busy| (busy.threads, busy.busy_percent)), Some((2, 20.0)));
-        assert_eq!(groups.others.map(|busy| busy.threads), Some(1));
+        assert_eq!((of("io"), of("journal")), (Some(io), None));
+        assert_eq!(of("planners").map(|busy| (busy.threads, busy.busy_percent)), Some((2, 20.0)));
+        assert_eq!(of("others").map(|busy| busy.threads), Some(1));
         assert_eq!((limits.fullest, limits.fullest_busy_percent), ("io", 20.0));
         assert!(limits.to_string().starts_with("io 20 + 50 %"), "{limits}");
     }

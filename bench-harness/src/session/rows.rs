@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::cycle::{Action, CycleConfig};
-use wharf_core::jobs::{TaskId, TopologyRule, TopologyTier};
+use wharf_core::jobs::{JobId, TaskId, TopologyRule, TopologyTier};
 use wharf_core::node::Labels;
 
 use super::{Bed, SessionError, SessionRow, Timed};
@@ -42,9 +42,32 @@ pub(super) fn whole(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
         last.clone_from(&timed.changes.bound);
         changes.push(timed);
     }
-    changes.sort_by_key(|timed| timed.whole);
-    rows.push(bed.row("change", CHANGED, &changes[CHANGES / 2]));
+    rows.push(median_row(&bed, "change", CHANGED, changes));
     Ok(rows)
+}
+
+/// Makes the row of the median of some cycles.
+fn median_row(bed: &Bed, name: &'static str, pending: u32, mut timed: Vec<Timed>) -> SessionRow {
+    timed.sort_by_key(|timed| timed.whole);
+    bed.row(name, pending, &timed[timed.len() / 2])
+}
+
+/// Each time, another task of as many jobs ends. No node gets room for what waits.
+fn after_ends(
+    bed: &mut Bed,
+    name: &'static str,
+    pending: u32,
+    running: &[JobId],
+) -> Result<SessionRow, SessionError> {
+    let mut changes = Vec::new();
+    for index in 0..CHANGES as u32 {
+        let ending = running.iter().cycle().step_by(7).take((CHANGED as usize).min(running.len()));
+        ending.for_each(|&job| drop(bed.cluster.finish_task(TaskId { job, index })));
+        let timed = bed.cycle();
+        expect(name, &timed, 0, 0)?;
+        changes.push(timed);
+    }
+    Ok(median_row(bed, name, pending, changes))
 }
 
 /// A full cluster, and much that waits and fits nowhere, not even if others were evicted; then the same after nothing changed,
@@ -71,17 +94,7 @@ pub(super) fn hard(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     let timed = bed.cycle();
     expect("hard-again", &timed, 0, 0)?;
     rows.push(bed.row("hard-again", pending, &timed));
-    // Each time, another task of as many jobs ends. No node gets room for what waits.
-    let mut changes = Vec::new();
-    for index in 0..CHANGES as u32 {
-        let ending = running.iter().cycle().step_by(7).take((CHANGED as usize).min(running.len()));
-        ending.for_each(|&job| drop(bed.cluster.finish_task(TaskId { job, index })));
-        let timed = bed.cycle();
-        expect("hard-change", &timed, 0, 0)?;
-        changes.push(timed);
-    }
-    changes.sort_by_key(|timed| timed.whole);
-    rows.push(bed.row("hard-change", pending, &changes[CHANGES / 2]));
+    rows.push(after_ends(&mut bed, "hard-change", pending, &running)?);
     Ok(rows)
 }
 
@@ -138,8 +151,7 @@ pub(super) fn kept(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
         expect("kept-change", &timed, 0, 0)?;
         changes.push(timed);
     }
-    changes.sort_by_key(|timed| timed.whole);
-    rows.push(bed.row("kept-change", pending, &changes[CHANGES / 2]));
+    rows.push(median_row(&bed, "kept-change", pending, changes));
     Ok(rows)
 }
 
@@ -174,16 +186,7 @@ pub(super) fn topology(scale: u32) -> Result<Vec<SessionRow>, SessionError> {
     let timed = bed.cycle();
     expect("topology", &timed, 0, 0)?;
     let mut rows = vec![bed.row("topology", pending, &timed)];
-    let mut changes = Vec::new();
-    for index in 0..CHANGES as u32 {
-        let ending = running.iter().cycle().step_by(7).take((CHANGED as usize).min(running.len()));
-        ending.for_each(|&job| drop(bed.cluster.finish_task(TaskId { job, index })));
-        let timed = bed.cycle();
-        expect("topology-change", &timed, 0, 0)?;
-        changes.push(timed);
-    }
-    changes.sort_by_key(|timed| timed.whole);
-    rows.push(bed.row("topology-change", pending, &changes[CHANGES / 2]));
+    rows.push(after_ends(&mut bed, "topology-change", pending, &running)?);
     Ok(rows)
 }
 

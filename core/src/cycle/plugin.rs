@@ -62,9 +62,10 @@ pub(super) enum Counted {
 }
 
 /// Tasks that count towards what a job needs in addition to those that have places.
+#[derive(Default)]
 pub(super) struct More {
     pub(super) all: u32,
-    /// By role.
+    /// By role. What is not there is 0.
     pub(super) of_roles: Vec<u32>,
 }
 
@@ -109,12 +110,8 @@ pub(super) trait Plugin: Send {
         true
     }
 
-    fn ready(&self, _: Facts<'_>, _: JobId, _: Counted) -> bool {
-        true
-    }
-
-    /// As [`ready`](Self::ready), if more tasks had places, and all pending ones that ask for nothing.
-    fn ready_with(&self, _: Facts<'_>, _: JobId, _: &More) -> bool {
+    /// Returns whether a job has what it needs, or would have it with more tasks.
+    fn ready(&self, _: Facts<'_>, _: JobId, _: Counted, _: &More) -> bool {
         true
     }
 
@@ -300,12 +297,12 @@ impl Tiers {
 
     /// Returns whether a job has what it needs.
     pub(super) fn is_ready(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
-        self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job, counted))
+        self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job, counted, &More::default()))
     }
 
     /// Returns whether a job would have what it needs if more of its tasks had places, and all pending ones that ask for nothing.
     pub(super) fn is_ready_with(&self, facts: Facts<'_>, job: JobId, more: &More) -> bool {
-        self.all(Decision::JobReady).all(|plugin| plugin.ready_with(facts, job, more))
+        self.all(Decision::JobReady).all(|plugin| plugin.ready(facts, job, Counted::BestEffortToo, more))
     }
 
     /// Returns whether a job will have what it needs when what is being released has come free.

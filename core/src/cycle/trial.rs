@@ -469,8 +469,8 @@ impl<'a> Cycle<'a> {
         &self.trial.tasks[savepoint..]
     }
 
-    /// Gives a pending task a node again that it had in this state before. Returns whether it has it.
-    pub(super) fn allocate_again(&mut self, task: TaskId, node: NodeId, place: Place) -> bool {
+    /// Gives a pending task what is free on a node, which may be hidden. Returns whether it fits.
+    pub(super) fn allocate_at(&mut self, task: TaskId, node: NodeId, place: Place) -> bool {
         let class = Arc::clone(&self.jobs.task(task).class);
         let marks = self.marks_before(place.shard);
         let replica = &mut self.replicas[place.shard];

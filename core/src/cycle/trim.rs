@@ -82,7 +82,7 @@ impl Cycle<'_> {
                 self.evict(task);
                 true
             }
-            Some(Operation::Allocate(_)) => self.allocate_again(task, node, place),
+            Some(Operation::Allocate(_)) => self.allocate_at(task, node, place),
             // Without an operation, it waits for the cap of its queue.
             Some(Operation::Pipeline(_)) | None => self.pipeline_on(task, node, place),
         };

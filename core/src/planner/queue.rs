@@ -1,10 +1,7 @@
 //! Jobs that wait for a planner, by tenant and client. Each tenant has its turn, however many clients it has, and each of its
 //! clients, however many jobs others have.
 //!
-//! The order is deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), over tenants and then over the clients of each.
-//! Costs are known only after a job. So a tenant, or a client, that spent more than its quantum is skipped until later turns
-//! have paid for it. A job waits for at most one turn of each other tenant, and within its tenant of each other client, not
-//! for all of their jobs.
+//! Both go [in rounds](crate::rounds), by the work units of jobs.
 
 use std::collections::VecDeque;
 
@@ -12,7 +9,7 @@ use super::JobTag;
 use crate::group::{ClientKey, PlanJob};
 use crate::ids::TenantId;
 use crate::limits::CLIENT_QUANTUM;
-use crate::map::FixedMap;
+use crate::rounds::Rounds;
 use crate::time::Time;
 
 /// A client of one of the ports: the index of the port and the client's key.
@@ -32,46 +29,26 @@ pub struct QueuedJob {
 #[derive(Debug, Default)]
 struct Client {
     jobs: VecDeque<QueuedJob>,
-    /// The units that the client may spend in this turn. Negative: the overdraft.
-    left: i64,
     /// The number of groups with an unfinished proof. The client's next job waits for them.
     undecided: u32,
 }
 
+/// Rounds of clients, or of tenants.
+type InTurn<K, V> = Rounds<K, V, { CLIENT_QUANTUM as i64 }>;
+
 /// The clients of a tenant.
-#[derive(Debug, Default)]
-struct Tenant {
-    clients: FixedMap<PortClient, Client>,
-    /// Clients with jobs or an overdraft, each once. The first one has its turn.
-    turns: VecDeque<PortClient>,
-    /// The units that the tenant may spend in this turn. Negative: the overdraft.
-    left: i64,
-}
+type Clients = InTurn<PortClient, Client>;
 
 /// The jobs of all clients.
 #[derive(Debug, Default)]
 pub(super) struct JobQueue {
-    tenants: FixedMap<TenantId, Tenant>,
-    /// Tenants with clients or an overdraft, each once. The first one has its turn.
-    turns: VecDeque<TenantId>,
+    tenants: InTurn<TenantId, Clients>,
     jobs: usize,
 }
 
-/// Returns what may be spent in the next turn by somebody of whom so much is left of this one.
-fn refilled(left: i64) -> i64 {
-    (left + CLIENT_QUANTUM as i64).min(CLIENT_QUANTUM as i64)
-}
-
 impl JobQueue {
-    fn tenant(&mut self, id: TenantId) -> &mut Tenant {
-        self.tenants.entry(id).or_insert_with(|| {
-            self.turns.push_back(id);
-            Tenant::default()
-        })
-    }
-
     fn client(&mut self, client: PortClient) -> &mut Client {
-        self.tenant(client.1.tenant).client(client)
+        self.tenants.entry(client.1.tenant).entry(client)
     }
 
     pub(super) fn push(&mut self, client: PortClient, job: QueuedJob) {
@@ -85,7 +62,7 @@ impl JobQueue {
 
     /// Removes a job that has not begun. Returns it, if there was one.
     pub(super) fn cancel(&mut self, client: PortClient, tag: JobTag) -> Option<PlanJob> {
-        let of_client = self.tenants.get_mut(&client.1.tenant)?.clients.get_mut(&client)?;
+        let of_client = self.tenants.get_mut(&client.1.tenant)?.get_mut(&client)?;
         let at = of_client.jobs.iter().position(|job| job.tag == tag)?;
         self.jobs -= 1;
         of_client.jobs.remove(at).map(|queued| queued.job)
@@ -93,11 +70,8 @@ impl JobQueue {
 
     /// Charges a client, and its tenant, for a job.
     pub(super) fn charge(&mut self, client: PortClient, units: u64) {
-        let units = i64::try_from(units).unwrap_or(i64::MAX);
-        let tenant = self.tenant(client.1.tenant);
-        tenant.left = tenant.left.saturating_sub(units);
-        let of_client = tenant.client(client);
-        of_client.left = of_client.left.saturating_sub(units);
+        self.tenants.charge(client.1.tenant, units);
+        self.tenants.entry(client.1.tenant).charge(client, units);
     }
 
     /// Holds back a client's jobs because one of its groups is undecided.
@@ -114,7 +88,7 @@ impl JobQueue {
 
     /// Returns whether some job could begin.
     pub(super) fn has_ready(&self, may_begin: impl Fn(&PlanJob) -> bool) -> bool {
-        !self.is_empty() && self.tenants.values().any(|tenant| tenant.has_ready(&may_begin))
+        !self.is_empty() && self.tenants.values().any(|clients| some_ready(clients, &may_begin))
     }
 
     /// Takes the next job of those that may begin now.
@@ -123,70 +97,42 @@ impl JobQueue {
             return None;
         }
         loop {
-            let id = *self.turns.front().expect("a tenant with a job has turns");
-            let tenant = self.tenants.get_mut(&id).expect("tenants with turns are kept");
-            let is_idle = tenant.left >= 0 && !tenant.has_ready(&may_begin);
-            if tenant.left >= 0 && !is_idle {
+            let (_, clients, may_spend) = self.tenants.first().expect("a tenant with a job has turns");
+            if may_spend && some_ready(clients, &may_begin) {
                 self.jobs -= 1;
-                return Some(tenant.next(&may_begin));
+                return Some(next_of(clients, may_begin));
             }
-            // The turn is over. A tenant without clients saves nothing for later.
-            self.turns.pop_front();
-            tenant.left = refilled(tenant.left);
-            if is_idle {
-                // Nobody else ends the turns of its clients.
-                (0..tenant.turns.len()).for_each(|_| tenant.end_turn());
+            if may_spend {
+                // Nothing of it may begin, and nobody else ends the turns of its clients.
+                (0..clients.len()).for_each(|_| clients.end_turn(Client::is_idle));
             }
-            if tenant.clients.is_empty() && tenant.left >= 0 {
-                self.tenants.remove(&id);
-            } else {
-                self.turns.push_back(id);
-            }
+            self.tenants.end_turn(Clients::is_empty);
         }
     }
 }
 
-impl Tenant {
-    fn client(&mut self, client: PortClient) -> &mut Client {
-        self.clients.entry(client).or_insert_with(|| {
-            self.turns.push_back(client);
-            Client::default()
-        })
-    }
+fn some_ready(clients: &Clients, may_begin: impl Fn(&PlanJob) -> bool) -> bool {
+    clients.values().any(|client| client.ready().is_some_and(&may_begin))
+}
 
-    fn has_ready(&self, may_begin: impl Fn(&PlanJob) -> bool) -> bool {
-        self.clients.values().any(|client| client.ready().is_some_and(&may_begin))
-    }
-
-    /// Takes the next job of those that may begin now. There is one.
-    fn next(&mut self, may_begin: impl Fn(&PlanJob) -> bool) -> (PortClient, QueuedJob) {
-        loop {
-            let client = *self.turns.front().expect("a client with a job has turns");
-            let of_client = self.clients.get_mut(&client).expect("clients with turns are kept");
-            let ready = of_client.ready().is_some_and(&may_begin);
-            if ready && of_client.left >= 0 {
-                return (client, of_client.jobs.pop_front().expect("just seen"));
-            }
-            self.end_turn();
+/// Takes the next job of those that may begin now. There is one.
+fn next_of(clients: &mut Clients, may_begin: impl Fn(&PlanJob) -> bool) -> (PortClient, QueuedJob) {
+    loop {
+        let (client, of_client, may_spend) = clients.first().expect("a client with a job has turns");
+        if may_spend && of_client.ready().is_some_and(&may_begin) {
+            return (client, of_client.jobs.pop_front().expect("just seen"));
         }
-    }
-
-    /// Ends the turn of the first client. One without jobs saves nothing for later.
-    fn end_turn(&mut self) {
-        let client = self.turns.pop_front().expect("somebody has the turn");
-        let of_client = self.clients.get_mut(&client).expect("clients with turns are kept");
-        of_client.left = refilled(of_client.left);
-        if of_client.jobs.is_empty() && of_client.undecided == 0 && of_client.left >= 0 {
-            self.clients.remove(&client);
-        } else {
-            self.turns.push_back(client);
-        }
+        clients.end_turn(Client::is_idle);
     }
 }
 
 impl Client {
     fn ready(&self) -> Option<&PlanJob> {
         self.jobs.front().filter(|_| self.undecided == 0).map(|queued| &queued.job)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.undecided == 0
     }
 }
 
@@ -299,8 +245,7 @@ mod tests {
                 queue.charge(client, 3 * CLIENT_QUANTUM);
             }
         }
-        let kept =
-            |queue: &JobQueue| queue.tenants.values().map(|tenant| tenant.clients.len()).sum::<usize>();
+        let kept = |queue: &JobQueue| queue.tenants.values().map(Clients::len).sum::<usize>();
         assert!(kept(&queue) < 20, "{} clients", kept(&queue));
         // They are forgotten too if it is another tenant that goes on asking.
         for tag in 0..100 {
@@ -308,6 +253,6 @@ mod tests {
             let (client, _) = queue.next(|_| true).expect("there is a job");
             queue.charge(client, 2 * CLIENT_QUANTUM);
         }
-        assert_eq!((kept(&queue), queue.tenants.len(), queue.turns.len()), (1, 1, 1));
+        assert_eq!((kept(&queue), queue.tenants.len()), (1, 1));
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use quinn::{Connection, Incoming, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::{debug, info};
 
 use super::admission::ConnectionRoom;
@@ -248,7 +248,7 @@ impl Served {
             }
             let wants_input = self.look(ConnectionService::wants_input);
             self.signals.is_paused.set(!wants_input);
-            let frame = self.look(ConnectionService::begun_frame);
+            let frame = if wants_input { self.look(ConnectionService::begun_frame) } else { None };
             if frame != begun.map(|(frame, _)| frame) {
                 begun = frame.map(|frame| (frame, Instant::now() + self.io.patience.stream));
             }
@@ -260,7 +260,6 @@ impl Served {
             let end = tokio::select! {
                 biased;
                 _ = shutdown.wait_for(|&stop| stop) => Some(InputEnd::Stopping),
-                () = sleep_until(until.unwrap_or(self.hello_until)), if until.is_some() => Some(late),
                 taken = recv.read_chunks(&mut chunks), if wants_input => match taken {
                     Ok(Some(count)) => {
                         let taken = &chunks[..count];
@@ -272,6 +271,8 @@ impl Served {
                     Ok(None) => Some(InputEnd::Finished),
                     Err(_) => Some(InputEnd::Lost),
                 },
+                // After the read: a timer is only made where there is nothing to read.
+                () = sleep_until(until.unwrap_or(self.hello_until)), if until.is_some() => Some(late),
                 () = self.signals.reader.notified() => self.signals.is_lost.get().then_some(InputEnd::Lost),
             };
             if let Some(end) = end {
@@ -314,8 +315,13 @@ impl Served {
 /// Writes bytes. Returns whether the peer took all of them, and some within each such time.
 async fn write_within(send: &mut SendStream, mut bytes: Bytes, patience: Duration) -> bool {
     while !bytes.is_empty() {
-        let writing = send.write_chunks(std::slice::from_mut(&mut bytes));
-        if !matches!(timeout(patience, writing).await, Ok(Ok(_))) {
+        let is_written = tokio::select! {
+            biased;
+            written = send.write_chunks(std::slice::from_mut(&mut bytes)) => written.is_ok(),
+            // Only who has to wait looks at the clock.
+            () = async { sleep(patience).await } => false,
+        };
+        if !is_written {
             return false;
         }
     }

@@ -240,10 +240,10 @@ impl ConnectionService {
         connection.input_end.is_none() && !connection.has_frames && connection.takes_frames()
     }
 
-    /// Returns the number of the frame that the peer of `key` has begun, if the service waits for the rest of it.
+    /// Returns the number of the frame that the peer of `key` has begun.
     #[must_use]
     pub fn begun_frame(&self, key: ConnectionKey) -> Option<u64> {
-        self.connections[key].input.begun().filter(|_| self.wants_input(key))
+        self.connections[key].input.begun()
     }
 
     /// Returns whether nothing more is read from the peer of `key`.

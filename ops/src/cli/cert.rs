@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 
 use super::Ended;
 use super::connect::Usage;
-use crate::certs::{Authority, CertError, Made};
+use crate::certs::{AUTHORITY, Authority, CertError, Made, SERVER};
 use crate::file_error::FileError;
 
 #[derive(Debug, Subcommand)]
@@ -58,7 +58,7 @@ pub(super) fn run(command: CertCommand) -> anyhow::Result<Ended> {
     match command {
         CertCommand::Init { place, hosts, admin } => init(&place, &hosts, &admin)?,
         CertCommand::Server { place, hosts } => {
-            write(&server(&Authority::load(&place.dir)?, &place, &hosts)?, &place.dir, "server")?;
+            write(&server(&Authority::load(&place.dir)?, &place, &hosts)?, &place.dir, SERVER)?;
         }
         CertCommand::Client { name, place } => {
             write(&client(&Authority::load(&place.dir)?, &place, &name)?, &place.dir, &name)?;
@@ -74,8 +74,8 @@ fn init(place: &PlaceArgs, hosts: &[String], admin: &str) -> anyhow::Result<()> 
     let server = server(&authority, place, hosts)?;
     let client = client(&authority, place, admin)?;
     // All are made before one is written, so that wrong arguments leave nothing behind.
-    write(&of_authority, dir, "ca")?;
-    write(&server, dir, "server")?;
+    write(&of_authority, dir, AUTHORITY)?;
+    write(&server, dir, SERVER)?;
     write(&client, dir, admin)?;
     let path = |name: &str| dir.join(name).display().to_string();
     println!(

@@ -1,4 +1,4 @@
-//! `wharf check`: scenarios, files of queues and jobs, files for plans of nodes, and settings.
+//! `wharf check`: scenarios, files of priority classes, queues and jobs, files for plans of nodes, and settings.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::scenario::{check_jobs, check_plan, unused_by};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Files of scenarios, of queues and jobs, or for `wharf plan` (YAML or JSON), settings (TOML), or directories of
+    /// Files of scenarios, of priority classes, queues and jobs, or for `wharf plan` (YAML or JSON), settings (TOML), or directories of
     /// scenarios. With one file of settings, it is also told what queues say that these settings do not use.
     #[arg(required = true)]
     paths: Vec<PathBuf>,

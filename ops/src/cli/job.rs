@@ -35,7 +35,8 @@ pub(super) enum JobCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct SubmitArgs {
-    /// Files with the list `jobs`, in YAML or JSON. The list `queues` is left alone: `wharf queue set` reads it.
+    /// Files with the list `jobs`, in YAML or JSON. Their `priority_classes` are names for
+    /// these jobs, and come before those of the service. The list `queues` is left alone: `wharf queue set` reads it.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]

@@ -122,7 +122,7 @@ enum Command {
     /// Try queues, jobs and policies in virtual time.
     #[command(subcommand)]
     Scenario(scenario::ScenarioCommand),
-    /// Check scenarios, files of queues and jobs, and settings, without running anything.
+    /// Check scenarios, files of priority classes, queues and jobs, and settings, without running anything.
     Check(check::CheckArgs),
 }
 

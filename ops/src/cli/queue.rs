@@ -25,8 +25,8 @@ pub(super) enum QueueCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct SetArgs {
-    /// Files with the list `queues`, in YAML or JSON. A queue comes after the one that contains it. The list `jobs` is
-    /// left alone.
+    /// Files with the list `queues`, in YAML or JSON. A queue comes after the one that contains it. Their other
+    /// lists are left alone.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]

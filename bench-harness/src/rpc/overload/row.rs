@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::super::offer::Outcomes;
 use super::super::row::{percent, rounded};
 use super::{GREEDY, LOADS, Load, Measured, OverloadOptions, Slices};
+use crate::median::median;
 use crate::replay::LatencyNs;
 
 /// The least goodput beyond the maximum, as a part of it.
@@ -60,18 +61,9 @@ pub struct OverloadRow {
     pub is_met: Option<bool>,
 }
 
-/// Returns the number in the middle. 0 if there is none.
-fn median(sorted: &[f64]) -> f64 {
-    match sorted.len() {
-        0 => 0.0,
-        count if count.is_multiple_of(2) => f64::midpoint(sorted[count / 2 - 1], sorted[count / 2]),
-        count => sorted[count / 2],
-    }
-}
-
 fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, ratios: &[f64]) -> OverloadRow {
     let mut sorted = ratios.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    let middle = median(&mut sorted);
     let of_sorted = |ratio: Option<&f64>| rounded(ratio.copied().unwrap_or_default(), 3);
     let answered = outcomes.answered;
     OverloadRow {
@@ -83,7 +75,7 @@ fn row(options: &OverloadOptions, load: &'static str, outcomes: &Outcomes, ratio
         deadline_ms: options.deadline.as_secs_f64() * 1e3,
         offered_per_second: outcomes.offered_per_second().round(),
         goodput_per_second: outcomes.good_per_second().round(),
-        ratio_to_maximum: rounded(median(&sorted), 3),
+        ratio_to_maximum: rounded(middle, 3),
         ratio_least: of_sorted(sorted.first()),
         ratio_most: of_sorted(sorted.last()),
         placements_percent: percent(answered.placements, answered.placements + answered.releases),

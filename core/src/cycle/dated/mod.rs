@@ -46,7 +46,7 @@ pub struct DatedReservation {
     pub job: JobId,
     /// The time at which all that it needs fits, by the stated run times of what runs.
     pub date: Time,
-    /// When its tasks will have ended then.
+    /// When its tasks will have ended then. [`Time::NEVER`]: that is not known.
     until: Time,
     queue: QueueId,
     /// The tasks that it needs, by node.
@@ -63,12 +63,6 @@ impl DatedReservation {
     /// Returns the nodes, each with the tasks of the job that fit there.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &[TaskId])> {
         self.nodes.iter().map(|(&node, tasks)| (node, tasks.as_slice()))
-    }
-
-    /// Returns when the job will have ended if it starts at its date. [`Time::NEVER`]: that is not known.
-    #[must_use]
-    pub fn until(&self) -> Time {
-        self.until
     }
 
     /// Returns whether both say the same.

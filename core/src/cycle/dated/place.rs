@@ -227,19 +227,11 @@ impl Cycle<'_> {
             return Attempt::NoRoom;
         }
         let node = self.node_at(place);
-        let replica = &mut self.replicas[place.shard];
-        if !replica.shard_mut().may_hold(place.slot, &class.request) {
+        let savepoint = self.savepoint();
+        let may_hold = self.replicas[place.shard].shard_mut().may_hold(place.slot, &class.request);
+        if !may_hold || !self.allocate_at(task, node, place) {
             return Attempt::NoRoom;
         }
-        replica.show(place.slot);
-        let marks = self.marks_before(place.shard);
-        let taken = self.replicas[place.shard].take_on(place.slot, &class.request.demand);
-        if self.dated.has(place) {
-            self.replicas[place.shard].hide(place.slot);
-        }
-        let Some((_, key)) = taken else { return Attempt::NoRoom };
-        let savepoint = self.savepoint();
-        self.note_allocated(task, place, (node, key), marks);
         if self.leaves_dates(place, task.job, end) {
             return Attempt::Placed;
         }

@@ -76,8 +76,6 @@ pub(super) struct Search {
     classes: Vec<Arc<TaskClass>>,
     /// How long the job runs, in ns, if it says so.
     run_time_ns: Option<u64>,
-    /// How long what is reserved must have ended before the job begins.
-    gap_ns: u64,
     /// How long the job must have ended before what is reserved begins.
     gap_after_ns: u64,
     /// Where the tasks must be.
@@ -114,7 +112,6 @@ impl Search {
             job,
             queue,
             run_time_ns: times.and_then(|times| times.into_iter().max()),
-            gap_ns: cycle.config.date_gap_ns,
             gap_after_ns: cycle.config.date_gap_ns,
             within,
             parts: BTreeMap::new(),
@@ -298,7 +295,10 @@ impl Search {
             for other in cycle.dated.binding_on(place, self.job, self.queue) {
                 let taken = self.run_time_ns.map(|nanos| nanos.saturating_add(self.gap_after_ns));
                 let before = taken.map(|nanos| other.date.0.saturating_sub(nanos));
-                let times = [before.map(|time| Time(time + 1)), Some(other.until.plus_nanos(self.gap_ns))];
+                let times = [
+                    before.map(|time| Time(time + 1)),
+                    Some(other.until.plus_nanos(cycle.config.date_gap_ns)),
+                ];
                 let times =
                     times.into_iter().flatten().filter(|&time| time > cycle.now && time != Time::NEVER);
                 self.revisits.extend(times.map(|time| (time, place)));
@@ -357,8 +357,9 @@ impl Search {
     }
 
     /// Returns for how long nothing else may take what the job needs if it starts at a time.
-    fn span(&self, from: Time) -> Span {
-        Span { from, until: self.until(from).plus_nanos(self.gap_after_ns), gap_ns: self.gap_ns }
+    fn span(&self, cycle: &Cycle<'_>, from: Time) -> Span {
+        let until = self.until(from).plus_nanos(self.gap_after_ns);
+        Span { from, until, gap_ns: cycle.config.date_gap_ns }
     }
 
     /// Returns how many tasks of each class a node could have, by its cpu, memory and GPUs.
@@ -426,7 +427,7 @@ impl Search {
         }
         let tasks: Vec<TaskId> = candidates.iter().map(|&at| self.tasks[at]).collect();
         let fitting: BTreeSet<TaskId> =
-            cycle.fitting_over(place, self.span(at), self.job, &tasks).into_iter().collect();
+            cycle.fitting_over(place, self.span(cycle, at), self.job, &tasks).into_iter().collect();
         let fitting: Vec<usize> =
             candidates.into_iter().filter(|&at| fitting.contains(&self.tasks[at])).collect();
         for at in &fitting {
@@ -442,9 +443,9 @@ impl Search {
     /// Returns whether caps and rules allow the job to start at a time.
     fn may_start(&self, cycle: &mut Cycle<'_>, date: Time) -> bool {
         let needs = cycle.needs_of(&self.tasks);
-        let Self { job, freed, gap_ns, .. } = self;
-        let wanted = Wanted { job: *job, date, needs: &needs, freed, gap_ns: *gap_ns, more: None };
-        cycle.may_have(&wanted) && cycle.leaves_shares(self.job, &needs.amounts, date, self.span(date).until)
+        let Span { until, gap_ns, .. } = self.span(cycle, date);
+        let wanted = Wanted { job: self.job, date, needs: &needs, freed: &self.freed, gap_ns, more: None };
+        cycle.may_have(&wanted) && cycle.leaves_shares(self.job, &needs.amounts, date, until)
     }
 
     /// Returns the reservation of what was put on the nodes of a domain.

@@ -195,7 +195,7 @@ impl Plugin for Capacity {
         for &victim in candidates {
             let queue = facts.jobs.job(victim.job).spec().queue;
             let amounts = &facts.jobs.task(victim).class.amounts;
-            let kept = left.of(facts, queue).clone();
+            let kept = &*left.of(facts, queue);
             let without = kept.minus_or_zero(amounts);
             let deserved = &self.of(queue).deserved;
             let has_too_much = |(dim, _): (Dim, i64)| kept.get(dim) > deserved.get(dim);
@@ -206,8 +206,7 @@ impl Plugin for Capacity {
                 || is_planted(PlantedBug::DeservedReclaimed);
             let serves = amounts.iter().any(|(dim, _)| asked.get(dim) > 0);
             let keeps_its_own = facts.jobs.queue(queue).spec().guarantee.is_within(&without);
-            if serves && is_spare && keeps_its_own && left.keeps_guarantees(facts, queue, amounts) {
-                left.give_up(facts, queue, amounts);
+            if serves && is_spare && keeps_its_own && left.give_up(facts, queue, amounts) {
                 victims.push(victim);
             }
         }

@@ -30,16 +30,18 @@ pub(in crate::cycle) fn has_place(state: TaskState) -> bool {
     state.holds() || state == TaskState::Succeeded
 }
 
-/// Returns whether each role has as many tasks in such states as it needs, without so many of them.
+/// Returns whether each role has as many tasks in such states as it needs, with more of them and without some.
 fn roles_have(
     job: &Job,
     states: impl Fn(TaskState) -> bool + Copy,
     counted: Counted,
+    more: &More,
     without: &BTreeMap<u32, u32>,
 ) -> bool {
     let has = |at: usize| {
         let pending = if counts_pending(counted) { job.role_pending_best_effort(at) } else { 0 };
-        of_role(job, at, states) + pending - without.get(&(at as u32)).unwrap_or(&0)
+        let more = more.of_roles.get(at).unwrap_or(&0);
+        of_role(job, at, states) + pending + more - without.get(&(at as u32)).unwrap_or(&0)
     };
     let roles = &job.spec().roles;
     !job.spec().roles_count() || roles.iter().enumerate().all(|(at, role)| has(at) >= role.min_member)
@@ -68,7 +70,7 @@ fn pending(job: &Job, counted: Counted) -> u32 {
 impl Plugin for Gang {
     /// A job that has not what it needs comes first.
     fn job_order(&self, facts: Facts<'_>, a: JobId, b: JobId) -> Ordering {
-        let is_ready = |job| self.ready(facts, job, Counted::BestEffortToo);
+        let is_ready = |job| self.ready(facts, job, Counted::BestEffortToo, &More::default());
         is_ready(a).cmp(&is_ready(b))
     }
 
@@ -76,31 +78,22 @@ impl Plugin for Gang {
         let job = facts.jobs.job(job);
         let may_run = |state| has_place(state) || matches!(state, TaskState::Pipelined | TaskState::Pending);
         let tasks: u32 = TaskState::ALL.into_iter().filter(|&of| may_run(of)).map(|of| job.count(of)).sum();
-        roles_have(job, may_run, Counted::Placed, &BTreeMap::new()) && tasks >= job.spec().min_member
+        roles_have(job, may_run, Counted::Placed, &More::default(), &BTreeMap::new())
+            && tasks >= job.spec().min_member
     }
 
-    fn ready(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
+    fn ready(&self, facts: Facts<'_>, job: JobId, counted: Counted, more: &More) -> bool {
         let job = facts.jobs.job(job);
         let planned = planned(job, counted);
-        let there = job.ready_tasks() + pending(job, counted) - planned.values().sum::<u32>();
-        there >= job.spec().min_member && roles_have(job, has_place, counted, &planned)
-    }
-
-    fn ready_with(&self, facts: Facts<'_>, job: JobId, more: &More) -> bool {
-        let job = facts.jobs.job(job);
-        let spec = job.spec();
-        let there = job.ready_tasks() + job.pending_best_effort() + more.all;
-        let has =
-            |at: usize| of_role(job, at, has_place) + job.role_pending_best_effort(at) + more.of_roles[at];
-        let roles_have = || spec.roles.iter().enumerate().all(|(at, role)| has(at) >= role.min_member);
-        there >= spec.min_member && (!spec.roles_count() || roles_have())
+        let there = job.ready_tasks() + pending(job, counted) + more.all - planned.values().sum::<u32>();
+        there >= job.spec().min_member && roles_have(job, has_place, counted, more, &planned)
     }
 
     fn pipelined(&self, facts: Facts<'_>, job: JobId, counted: Counted) -> bool {
         let job = facts.jobs.job(job);
         let placed = job.ready_tasks() + job.count(TaskState::Pipelined) + pending(job, counted);
         let has = |state| has_place(state) || state == TaskState::Pipelined;
-        let roles = roles_have(job, has, counted, &BTreeMap::new());
+        let roles = roles_have(job, has, counted, &More::default(), &BTreeMap::new());
         roles && placed >= job.spec().min_member
     }
 

@@ -20,34 +20,26 @@ impl Kept {
         Self { takers, left: BTreeMap::new() }
     }
 
-    /// Returns a queue and those that contain it but not the task for which others are evicted.
-    fn givers(&self, facts: Facts<'_>, queue: QueueId) -> Vec<QueueId> {
-        facts.jobs.chain(queue).take_while(|queue| !self.takers.contains(queue)).collect()
-    }
-
     /// Returns what a queue has left.
     pub(super) fn of(&mut self, facts: Facts<'_>, queue: QueueId) -> &mut Amounts {
         self.left.entry(queue).or_insert_with(|| facts.jobs.queue(queue).usage().planned())
     }
 
-    /// Returns whether a queue and those that contain it keep what they are guaranteed if the queue gives up some amounts. Kinds
-    /// of which it gives up nothing do not count.
-    pub(super) fn keeps_guarantees(&mut self, facts: Facts<'_>, queue: QueueId, amounts: &Amounts) -> bool {
-        self.givers(facts, queue).into_iter().all(|queue| {
+    /// Has a queue give up some amounts, if it and those that contain it then keep what they are guaranteed of these kinds. Returns
+    /// whether it did.
+    pub(super) fn give_up(&mut self, facts: Facts<'_>, queue: QueueId, amounts: &Amounts) -> bool {
+        let givers: Vec<QueueId> =
+            facts.jobs.chain(queue).take_while(|queue| !self.takers.contains(queue)).collect();
+        let keeps = givers.iter().all(|&queue| {
             let guarantee = &facts.jobs.queue(queue).spec().guarantee;
-            if guarantee.is_zero() {
-                return true;
-            }
             let left = self.of(facts, queue);
-            amounts.iter().all(|(dim, amount)| left.get(dim) - amount >= guarantee.get(dim))
-        })
-    }
-
-    /// Has a queue give up some amounts.
-    pub(super) fn give_up(&mut self, facts: Facts<'_>, queue: QueueId, amounts: &Amounts) {
-        for queue in self.givers(facts, queue) {
+            guarantee.is_zero()
+                || amounts.iter().all(|(dim, amount)| left.get(dim) - amount >= guarantee.get(dim))
+        });
+        for queue in givers.into_iter().filter(|_| keeps) {
             let left = self.of(facts, queue);
             *left = left.minus_or_zero(amounts);
         }
+        keeps
     }
 }

@@ -165,8 +165,7 @@ impl Plugin for Proportion {
             let Some(division) = self.of(queue) else { continue };
             let amounts = &facts.jobs.task(victim).class.amounts;
             let has_too_much = !kept.of(facts, queue).is_within_for(&division.deserved, amounts);
-            if has_too_much && kept.keeps_guarantees(facts, queue, amounts) {
-                kept.give_up(facts, queue, amounts);
+            if has_too_much && kept.give_up(facts, queue, amounts) {
                 victims.push(victim);
             }
         }

@@ -56,7 +56,7 @@ fn is_settled(bed: &mut Bed) {
     assert_eq!(before, all(bed));
 }
 
-/// A queue below the root with one job, or one that contains others.
+/// A queue that contains no others, and its only job.
 struct Leaf {
     queue: QueueId,
     job: JobId,

@@ -97,18 +97,18 @@ impl<'a> Topology<'a> {
 
     /// Notes that what is on a node, or could be, has changed.
     pub(super) fn note_change(&mut self, place: Place) {
-        self.rooms.note(self.tree, place);
+        rooms::note(&mut self.rooms.log, self.tree, place);
     }
 
     /// Notes that a node was looked at for tasks that may go.
     pub(super) fn note_going(&mut self, place: Place) {
-        self.rooms.note_going(self.tree, place);
+        rooms::note(&mut self.rooms.going, self.tree, place);
     }
 
     /// Notes that a node is shown otherwise than before, whatever is taken back later.
     pub(super) fn note_shown(&mut self, place: Place) {
         self.note_change(place);
-        self.rooms.log().keep();
+        self.rooms.log.keep();
     }
 
     /// Forgets how many tasks would fit with evictions.
@@ -118,7 +118,7 @@ impl<'a> Topology<'a> {
 
     /// Returns how many changes were noted so far.
     pub(super) fn mark(&mut self) -> u64 {
-        self.rooms.log().end()
+        self.rooms.log.end()
     }
 
     /// Notes that a task of a job has changed, and what is on a node.
@@ -145,9 +145,9 @@ impl<'a> Topology<'a> {
         self.forget(job);
         let Some(position) = self.tree.position(place) else { return };
         if alone {
-            self.rooms.log().take_back_alone(&noted, position);
+            self.rooms.log.take_back_alone(&noted, position);
         } else {
-            self.rooms.log().take_back(noted, position);
+            self.rooms.log.take_back(noted, position);
         }
     }
 

@@ -15,8 +15,7 @@ use super::tree::{DomainId, Tree};
 use crate::cycle::parked::{Changed, address};
 use crate::cycle::spots::{KINDS, SpotsOf};
 use crate::cycle::trial::{Cycle, Place};
-use crate::fairness::Amounts;
-use crate::jobs::{TaskClass, TaskState};
+use crate::jobs::TaskClass;
 use crate::limits::{TOPOLOGY_CLASSES_COUNTED_MAX, TOPOLOGY_COUNTS_BYTES_MAX, TOPOLOGY_COUNTS_MAX};
 use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
@@ -102,16 +101,22 @@ fn is_room(count: u32) -> bool {
     count > 0 && count != NOT_ALLOWED
 }
 
+/// Notes something about a node.
+pub(super) fn note(log: &mut Log, tree: &Tree, place: Place) {
+    if let Some(position) = tree.position(place) {
+        // To count all nodes again is cheaper than to follow so many changes.
+        log.note(position, 2 * tree.len() + 1024);
+    }
+}
+
 /// The counts of the classes that were asked for, over cycles.
 #[derive(Debug)]
 pub(in crate::cycle) struct Rooms {
     of: BTreeMap<Key, Room>,
-    /// The memory that these take, in bytes.
-    bytes: usize,
     /// The nodes that have changed, in order.
-    log: Log,
+    pub(super) log: Log,
     /// The nodes that were looked at for tasks that may go, in order.
-    going: Log,
+    pub(super) going: Log,
     /// What changed since the last cycle, if anything is counted.
     pub(in crate::cycle) changed: Touched<Changed>,
     /// How often a count was asked for.
@@ -126,7 +131,6 @@ impl Default for Rooms {
     fn default() -> Self {
         Self {
             of: BTreeMap::new(),
-            bytes: 0,
             log: Log::default(),
             going: Log::default(),
             changed: Touched::default(),
@@ -141,7 +145,6 @@ impl Rooms {
     /// Forgets all counts.
     pub(in crate::cycle) fn clear(&mut self) {
         self.of.clear();
-        self.bytes = 0;
         self.log.clear();
         self.going.clear();
         self.changed.note_all();
@@ -149,32 +152,7 @@ impl Rooms {
 
     /// Forgets what is counted with evictions.
     pub(super) fn forget_evictions(&mut self) {
-        self.retain(|(_, kind)| !matches!(kind, Kind::Evicting(_)));
-    }
-
-    fn retain(&mut self, is_kept: impl Fn(Key) -> bool) {
-        self.of.retain(|&key, _| is_kept(key));
-        self.bytes = self.of.values().map(Room::bytes).sum();
-    }
-
-    /// Notes that something has changed on a node.
-    pub(super) fn note(&mut self, tree: &Tree, place: Place) {
-        if let Some(position) = tree.position(place) {
-            // To count all nodes again is cheaper than to follow so many changes.
-            self.log.note(position, 2 * tree.len() + 1024);
-        }
-    }
-
-    /// Notes that a node was looked at for tasks that may go.
-    pub(super) fn note_going(&mut self, tree: &Tree, place: Place) {
-        if let Some(position) = tree.position(place) {
-            self.going.note(position, 2 * tree.len() + 1024);
-        }
-    }
-
-    /// Returns the log of nodes that have changed.
-    pub(super) fn log(&mut self) -> &mut Log {
-        &mut self.log
+        self.of.retain(|(_, kind), _| !matches!(kind, Kind::Evicting(_)));
     }
 
     /// Returns whether a class is counted.
@@ -220,11 +198,11 @@ impl Rooms {
     /// Makes room for another count. What was asked for least recently is forgotten if it is too much.
     fn make_room(&mut self, bytes: usize) {
         let (count_max, bytes_max) = self.bounds;
-        self.bytes += bytes;
-        while self.of.len() >= KEPT_LEAST && (self.of.len() >= count_max || self.bytes > bytes_max) {
+        // All counts over a tree take as much memory.
+        let most = count_max.min(bytes_max / bytes.max(1)).max(KEPT_LEAST);
+        while self.of.len() >= most {
             let oldest = self.of.iter().min_by_key(|(_, room)| room.used).map(|(&key, _)| key);
-            let forgotten = oldest.and_then(|key| self.of.remove(&key)).expect("there are several");
-            self.bytes -= forgotten.bytes();
+            self.of.remove(&oldest.expect("there are several"));
         }
     }
 
@@ -279,7 +257,7 @@ impl Cycle<'_> {
         let mut rooms = std::mem::take(&mut self.topology.rooms);
         if !rooms.of.is_empty() {
             let waiting = self.classes_that_wait();
-            rooms.retain(|(class, _)| waiting.contains(&class));
+            rooms.of.retain(|(class, _), _| waiting.contains(class));
         }
         if rooms.of.is_empty() {
             rooms.clear();
@@ -387,17 +365,8 @@ impl Cycle<'_> {
         if let Sight::Now = sight {
             return if is_future { 0 } else { count_of(tasks_in(class, free)) };
         }
-        let mut most = free;
-        if !is_future && self.jobs.has_releasing(node) {
-            let tasks = self.jobs.on_node(node).iter().map(|&task| self.jobs.task(task));
-            let mut released = Amounts::zero();
-            let releasing = tasks.filter(|task| task.state == TaskState::Releasing);
-            releasing.for_each(|task| released.add(&task.class.amounts));
-            for (dim, most) in KINDS.into_iter().zip(&mut most) {
-                *most = (*most).max(0) + released.get(dim);
-            }
-        }
-        let later = tasks_in(class, most);
+        let may_grow = !is_future && self.jobs.has_releasing(node);
+        let later = tasks_in(class, if may_grow { self.free_in_future(node, place) } else { free });
         match sight {
             Sight::Evicting(spots) => count_of(later.max(spots.tasks_on(node, class))),
             _ => count_of(later),

@@ -15,8 +15,7 @@ use crate::sim::facts::Facts;
 /// later than they count.
 pub const DATE_SLACK_NS: u64 = 1_000;
 
-/// How far ahead a date is that counts, in ns. If a cycle begins after a date, the job may not fit any longer before the next
-/// date on its nodes. All tasks that end until a date are given time to end before it.
+/// How far ahead a date is that counts, in ns. All tasks that end until a date are given time to end before it.
 pub const DATE_AHEAD_NS: u64 = 3_500;
 
 /// What is known of jobs and dates at a time.

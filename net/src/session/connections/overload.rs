@@ -32,9 +32,7 @@ impl ConnectionService {
         let Asker { connection: key, due, started: now, .. } = asker;
         let left = due.nanos_since(now);
         let tenant = self.tenant(key);
-        if !self.turns.is_full(tenant, key)
-            && self.turns.expected_ns(tenant, key, parts) <= left / DEADLINE_SHARE
-        {
+        if !self.turns.is_full(key) && self.turns.expected_ns(tenant, key, parts) <= left / DEADLINE_SHARE {
             return true;
         }
         let retry_after_ms = self.turns.retry_after_ms(tenant, key);
@@ -56,7 +54,7 @@ impl ConnectionService {
     ) {
         let Asker { connection: key, due, started: now, .. } = operation.asker;
         let tenant = self.tenant(key);
-        let is_full = self.turns.is_full(tenant, key);
+        let is_full = self.turns.is_full(key);
         let operation = self.enter(operation);
         self.turns.wait(tenant, key, Waiting::new(operation, due, now, parts.into_iter().map(Some)));
         if is_full {
@@ -89,14 +87,14 @@ impl ConnectionService {
         };
         // Its last turn at the latest: no line that is empty is full.
         let is_stalled = matches!(self.connections[key].stalled, Some(Stalled::Turns));
-        if is_stalled && !self.turns.is_full(self.tenant(key), key) {
+        if is_stalled && !self.turns.is_full(key) {
             self.connections[key].stalled = None;
             self.ready.push_back(key);
         }
     }
 
     /// Returns the tenant that has turns for what a connection asks.
-    pub(super) fn tenant(&self, key: ConnectionKey) -> TenantId {
+    fn tenant(&self, key: ConnectionKey) -> TenantId {
         self.connections[key].session.as_ref().map_or(TenantId::OPERATOR, Session::tenant)
     }
 

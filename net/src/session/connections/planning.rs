@@ -321,9 +321,10 @@ impl ConnectionService {
     /// Submits a planner's job, or stalls the connection until the planner has room.
     pub(super) fn submit_plan(&mut self, asker: Asker, parts: Parts, job: PlanJob) {
         let key = asker.connection;
-        let request = PortRequest::PlanFor(self.connections[key].client(), job, asker.due);
+        let client = self.connections[key].client();
+        let request = PortRequest::PlanFor(client, job, asker.due);
         let operation = Operation { asker, parts };
-        if self.plan_room.take(self.tenant(key), key, operation.parts.planner_room()) {
+        if self.plan_room.take(client.tenant, key, operation.parts.planner_room()) {
             let operation = self.enter(operation);
             self.submit(operation, 0, request, asker.started);
         } else {

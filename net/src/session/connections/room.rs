@@ -1,22 +1,17 @@
-//! Room at planners. Who waits for some has it in turn: round over tenants by the units that they take (deficit round robin, as
-//! in `core/src/planner/queue.rs`), and within a tenant in order of arrival. Who waits for the port has [turns](super::turns).
+//! Room at planners. Who waits for some has it in turn: in [rounds](wharf_core::rounds) over tenants, by the units that they take,
+//! and within a tenant in order of arrival. Who waits for the port has [turns](super::turns).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use wharf_core::ids::TenantId;
 use wharf_core::limits::PORT_GROUPS_WAITING_MAX;
+use wharf_core::rounds::Rounds;
 
 use super::{ConnectionKey, ConnectionService, PLAN_ROOM};
 use crate::limits::PLAN_ROOM_QUANTUM;
 
-/// The connections of a tenant that wait.
-#[derive(Debug, Default)]
-struct OfTenant {
-    /// Each with how many units it waits for.
-    waiting: VecDeque<(ConnectionKey, usize)>,
-    /// The units that the tenant may take in this turn. Negative: the overdraft.
-    left: isize,
-}
+/// The connections of a tenant that wait, each with how many units it waits for.
+type OfTenant = VecDeque<(ConnectionKey, usize)>;
 
 /// A number of units, and the connections that wait for some. Nobody overtakes who has the turn, however many units it needs.
 #[derive(Debug)]
@@ -25,14 +20,12 @@ pub(super) struct Room {
     /// The number of connections that wait.
     waiting: usize,
     /// Tenants that wait or have an overdraft. Empty while nobody waits.
-    tenants: BTreeMap<TenantId, OfTenant>,
-    /// The same tenants. The first one has its turn.
-    turns: VecDeque<TenantId>,
+    tenants: Rounds<TenantId, OfTenant, PLAN_ROOM_QUANTUM>,
 }
 
 impl Room {
     pub(super) fn new(free: usize) -> Self {
-        Self { free, waiting: 0, tenants: BTreeMap::new(), turns: VecDeque::new() }
+        Self { free, waiting: 0, tenants: Rounds::default() }
     }
 
     /// Takes units. If there are fewer, or others wait, `waiter` waits for them. Returns whether they were taken.
@@ -41,11 +34,7 @@ impl Room {
             self.free -= units;
             return true;
         }
-        let of_tenant = self.tenants.entry(tenant).or_insert_with(|| {
-            self.turns.push_back(tenant);
-            OfTenant::default()
-        });
-        of_tenant.waiting.push_back((waiter, units));
+        self.tenants.entry(tenant).push_back((waiter, units));
         self.waiting += 1;
         false
     }
@@ -60,32 +49,22 @@ impl Room {
             return None;
         }
         loop {
-            let tenant = *self.turns.front().expect("a tenant that waits has turns");
-            let of_tenant = self.tenants.get_mut(&tenant).expect("tenants with turns are kept");
-            let first = of_tenant.waiting.front().filter(|_| of_tenant.left >= 0);
-            if let Some(&(waiter, units)) = first {
+            let (tenant, waiting, may_spend) = self.tenants.first().expect("a tenant that waits has turns");
+            if let Some(&(waiter, units)) = waiting.front().filter(|_| may_spend) {
                 if self.free < units {
                     return None;
                 }
-                of_tenant.waiting.pop_front();
-                of_tenant.left -= isize::try_from(units).expect("PLAN_ROOM fits isize");
+                waiting.pop_front();
+                self.tenants.charge(tenant, units as u64);
                 self.free -= units;
                 self.waiting -= 1;
                 if self.waiting == 0 {
                     // Nobody is owed anything.
                     self.tenants.clear();
-                    self.turns.clear();
                 }
                 return Some(waiter);
             }
-            // The turn is over. A tenant that does not wait saves nothing for later.
-            self.turns.pop_front();
-            of_tenant.left = (of_tenant.left + PLAN_ROOM_QUANTUM).min(PLAN_ROOM_QUANTUM);
-            if of_tenant.waiting.is_empty() && of_tenant.left >= 0 {
-                self.tenants.remove(&tenant);
-            } else {
-                self.turns.push_back(tenant);
-            }
+            self.tenants.end_turn(OfTenant::is_empty);
         }
     }
 

@@ -176,10 +176,10 @@ impl<P> Turns<P> {
 
     /// Returns whether the line of a connection has as much as it may: a number of requests or, if all lines together have
     /// too much, its equal share of that. One that is empty is not full, whatever others have.
-    pub(super) fn is_full(&self, tenant: TenantId, key: ConnectionKey) -> bool {
+    pub(super) fn is_full(&self, key: ConnectionKey) -> bool {
         let Some(line) = self.lines.get(&key) else { return false };
         let has_share = || {
-            let (tenants, connections) = self.sharers(tenant, key);
+            let (tenants, connections) = self.sharers(line.tenant, key);
             line.parts >= (LINES_PARTS_MAX / tenants / connections).max(1)
         };
         line.requests.len() >= LINE_REQUESTS_MAX || (self.waiting >= LINES_PARTS_MAX && has_share())

@@ -70,7 +70,7 @@ pub async fn change_queue(world: &World, client: &Client) -> Result<(), ClientEr
         _ => format!("empty-{}", world.below(EMPTY_QUEUES)),
     };
     if world.jobs.borrow().is_queue_busy(&name) {
-        return look(world, client).await;
+        return look(client).await;
     }
     let is_there = world.jobs.borrow().queues.contains_key(&name);
     if !name.starts_with("empty") || !is_there || world.below(2) == 0 {
@@ -85,7 +85,7 @@ pub async fn change_queue(world: &World, client: &Client) -> Result<(), ClientEr
 }
 
 /// Looks at the caps of all queues.
-async fn look(_: &World, client: &Client) -> Result<(), ClientError> {
+async fn look(client: &Client) -> Result<(), ClientError> {
     let reply = client.list_queues(&ListQueuesRequest::default()).await?;
     job_reader::are_within_caps(&reply.queues);
     Ok(())
@@ -132,7 +132,7 @@ fn take(world: &World) -> Option<(u64, u64)> {
 
 /// Looks at a job, and reports that one of its tasks runs or has ended.
 pub async fn report(world: &World, client: &Client) -> Result<(), ClientError> {
-    let Some((job, token)) = take(world) else { return look(world, client).await };
+    let Some((job, token)) = take(world) else { return look(client).await };
     let request = JobStatusRequest { job, ..JobStatusRequest::default() };
     let reply = client.job_status(&request).await?;
     let seen: Vec<SeenTask> = reply.tasks.iter().map(SeenTask::of).collect();

@@ -135,12 +135,12 @@ fn what_is_late_has_no_turn_and_takes_none_from_others() {
 fn lines_are_bounded_each_and_together() {
     let mut turns = taken(1);
     for operation in 0..LINE_REQUESTS_MAX {
-        assert!(!turns.is_full(ONE, 1));
+        assert!(!turns.is_full(1));
         turns.wait(ONE, 1, request(operation, Time::NEVER, 1));
     }
-    assert!(turns.is_full(ONE, 1) && !turns.is_full(ONE, 2));
+    assert!(turns.is_full(1) && !turns.is_full(2));
     turns.wait(ONE, 2, request(0, Time::NEVER, LINES_PARTS_MAX as u32));
-    assert!(turns.is_full(ONE, 2));
+    assert!(turns.is_full(2));
 }
 
 /// Beyond the bound of all lines, each tenant may have an equal share of it, and so may each of its connections.
@@ -150,18 +150,18 @@ fn beyond_the_bound_of_all_lines_those_are_full_that_have_their_share() {
     let mut turns = taken(1);
     turns.wait(ONE, 1, request(0, Time::NEVER, 3 * SHARE));
     turns.wait(TWO, 2, request(1, Time::NEVER, SHARE - 1));
-    assert!(!turns.is_full(ONE, 1), "one part is missing");
+    assert!(!turns.is_full(1), "one part is missing");
     turns.wait(TWO, 3, request(2, Time::NEVER, 1));
-    assert!(turns.is_full(ONE, 1), "it has more than the half of its tenant");
-    assert!(!turns.is_full(TWO, 2) && !turns.is_full(TWO, 3), "two share the other half");
+    assert!(turns.is_full(1), "it has more than the half of its tenant");
+    assert!(!turns.is_full(2) && !turns.is_full(3), "two share the other half");
     turns.wait(TWO, 2, request(3, Time::NEVER, 1));
-    assert!(turns.is_full(TWO, 2));
+    assert!(turns.is_full(2));
     // A connection with nothing in its line is never full, even if all connections are of one tenant.
-    assert!(!turns.is_full(ONE, 4) && !turns.is_full(TenantId(3), 5));
+    assert!(!turns.is_full(4) && !turns.is_full(5));
     // Its turns bring it below its share, though as many wait as may.
     turns.wait(ONE, 6, request(4, Time::NEVER, LINES_PARTS_MAX as u32));
     turns.give_back(1);
-    while turns.is_full(TWO, 2) {
+    while turns.is_full(2) {
         assert!(matches!(turns.next(Time(1)), Some(Turn::Part(..))));
         turns.give_back(1);
     }

@@ -40,6 +40,11 @@ pub const DETACHED_SESSIONS_MAX: usize = CONNECTIONS_MAX + 1024;
 /// Maximum number of lost connections of an I/O thread whose requests wait. Beyond that, the session that is the first to end of
 /// the tenant with the most of them ends now.
 pub const LOST_CONNECTIONS_MAX: usize = DETACHED_SESSIONS_MAX;
+/// Maximum number of bytes that all sessions with a connection at an I/O thread hold together at their full bounds: requests and
+/// replies, waits, and kept outcomes. While they hold more, each may have [`HELD_PART`] of what it otherwise may.
+pub const HELD_BYTES_MAX: usize = 1 << 30;
+/// The part that a session may have while all hold too much: 1 in this number. It leaves room for what a thousand requests need.
+pub const HELD_PART: usize = 64;
 /// Default of the time after which a session without a connection ends.
 pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 
@@ -54,6 +59,8 @@ pub struct Bounds {
     pub incoming_total_bytes: u64,
     /// See [`LOST_CONNECTIONS_MAX`].
     pub lost_connections: usize,
+    /// See [`HELD_BYTES_MAX`]. Counts from the start of an I/O thread on.
+    pub held_bytes: usize,
 }
 
 impl Default for Bounds {
@@ -63,6 +70,7 @@ impl Default for Bounds {
             incoming_bytes: INCOMING_BYTES_MAX,
             incoming_total_bytes: INCOMING_TOTAL_BYTES_MAX,
             lost_connections: LOST_CONNECTIONS_MAX,
+            held_bytes: HELD_BYTES_MAX,
         }
     }
 }

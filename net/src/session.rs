@@ -33,6 +33,7 @@ use wharf_core::ids::{SessionId, TenantId};
 use wharf_core::planted::{PlantedBug, is_planted};
 use wharf_core::state::{Deed, KeptOutcome, Origin, OutcomeRecord, SessionRecord, WaitRecord};
 
+use crate::limits::HELD_PART;
 use crate::protocol::{
     APART_MAX, SESSION_KEPT_BYTES_MAX, SESSION_WAITS_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX,
 };
@@ -120,6 +121,8 @@ pub struct Session {
     under_way_bytes: usize,
     /// Bytes of the waits and of their replies, including kept outcomes of answered waits.
     waits_bytes: usize,
+    /// It may hold only a part of what it otherwise may, because all sessions together hold too much.
+    is_tight: bool,
 }
 
 /// Marks a token as that of a tenant's session. The last two bytes are the tenant's number; all others are secret.
@@ -159,6 +162,7 @@ impl Session {
             promised_bytes: 0,
             under_way_bytes: 0,
             waits_bytes: 0,
+            is_tight: false,
         }
     }
 
@@ -186,6 +190,24 @@ impl Session {
         self.under_way_bytes
     }
 
+    /// Returns the bytes of all that it holds: requests in progress with their possible replies, waits, kept outcomes, and the
+    /// window.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.under_way_bytes + self.all_kept_bytes() + self.entries.capacity() * size_of::<Slot>()
+    }
+
+    /// Sets whether it may hold only a part of what it otherwise may. What it already holds stays.
+    pub fn set_tight(&mut self, is_tight: bool) {
+        self.is_tight = is_tight;
+    }
+
+    /// Returns what is left of a bound.
+    #[inline]
+    pub(super) fn bound(&self, bytes: usize) -> usize {
+        if self.is_tight { bytes / HELD_PART } else { bytes }
+    }
+
     /// Returns the bytes of all kept outcomes, including those of waits.
     fn all_kept_bytes(&self) -> usize {
         self.kept_bytes + self.waits_bytes
@@ -210,7 +232,7 @@ impl Session {
     /// some of it without an acknowledgement.
     #[must_use]
     pub fn is_full_of_promises(&self) -> bool {
-        self.promised_bytes > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX
+        self.promised_bytes > 0 && self.kept_bytes + self.promised_bytes >= self.bound(SESSION_KEPT_BYTES_MAX)
     }
 
     /// Lets the mark pass waits: the client acknowledges waits individually.
@@ -395,12 +417,11 @@ impl Session {
     /// outcome fit into the room for waits.
     #[must_use]
     pub fn can_wait(&mut self, sequence: u64) -> bool {
+        let most = self.bound(SESSION_WAITS_BYTES_MAX);
         match self.entry_mut(sequence) {
-            Some(&mut Entry::InFlight(weight)) => {
-                self.waits_bytes + weight.bytes() <= SESSION_WAITS_BYTES_MAX
-            }
+            Some(&mut Entry::InFlight(weight)) => self.waits_bytes + weight.bytes() <= most,
             // An interrupted wait is already counted.
-            _ => self.waits_bytes <= SESSION_WAITS_BYTES_MAX,
+            _ => self.waits_bytes <= most,
         }
     }
 
@@ -429,7 +450,7 @@ impl Session {
         let offset = offset as usize;
         // The lowest unacknowledged request is always executed. Until it is answered, the client cannot
         // acknowledge the outcomes kept above it.
-        let full = offset > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX;
+        let full = offset > 0 && self.kept_bytes + self.promised_bytes >= self.bound(SESSION_KEPT_BYTES_MAX);
         if full && matches!(self.entries.get(offset), None | Some(Slot { entry: Entry::Vacant, .. })) {
             return Admission::OutOfWindow;
         }
@@ -447,7 +468,7 @@ impl Session {
         // Nearly always, a request is the next one after those before it. Nothing can be known of it then.
         let is_next = self.entries.len() < UNACKNOWLEDGED_MAX as usize
             && self.base.checked_add(self.entries.len() as u64) == Some(sequence)
-            && self.kept_bytes + self.promised_bytes < SESSION_KEPT_BYTES_MAX;
+            && self.kept_bytes + self.promised_bytes < self.bound(SESSION_KEPT_BYTES_MAX);
         if is_next {
             self.entries.push_back(Slot { fingerprint, entry: Entry::InFlight(weight) });
             self.in_flight += 1;

@@ -204,7 +204,8 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
 
 /// Builds the QUIC configuration of a server with this certificate. With `clients`, every client must show a
 /// certificate. Data that a client sends before the handshake is complete (0-RTT) is never accepted, because it could
-/// be replayed.
+/// be replayed. No handshake resumes an earlier one: rustls would not look at the client's certificate again, so a
+/// revoked one would go on.
 pub(crate) fn server_crypto(
     certificate: &Arc<ServerCertificate>,
     clients: Option<&Arc<ClientTrust>>,
@@ -217,6 +218,8 @@ pub(crate) fn server_crypto(
     };
     let mut config = builder.with_cert_resolver(Arc::<ServerCertificate>::clone(certificate));
     assert!(config.max_early_data_size == 0, "rustls accepts no early data unless it is told to");
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(QuicServerConfig::try_from(config)?)
 }

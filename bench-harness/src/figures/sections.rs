@@ -299,7 +299,7 @@ pub const SECTIONS: &[Section] = &[
     Section {
         name: "rpc-limits",
         page: BENCHMARKS,
-        command: "rpc --rows few,many,many-callers,batches,poisson,many-sync,many-callers-sync",
+        command: "rpc --rows few,few-callers,many,many-callers,batches,connections,poisson,bursty,many-sync,many-callers-sync",
         variants: &[""],
         quick: "--quick",
         columns: &[

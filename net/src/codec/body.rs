@@ -112,6 +112,16 @@ mod tests {
     }
 
     #[test]
+    fn a_number_may_have_a_longer_form_than_it_needs() {
+        for long in [&[251, 7, 0][..], &[252, 7, 0, 0, 0], &[253, 7, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(decode_body::<u64>(long), Ok((7, long.len())));
+        }
+        let mut shortest = Vec::new();
+        encode_body(&7u64, &mut shortest);
+        assert_eq!(shortest, [7]);
+    }
+
+    #[test]
     fn a_stored_text_that_claims_more_than_there_is_asks_for_no_memory() {
         let claim = [&[253][..], &(1u64 << 60).to_le_bytes()].concat();
         assert!(decode_stored::<String>(&claim).is_err());

@@ -116,6 +116,10 @@ pub struct ConnectionService {
     group_room: isize,
     /// Candidates of the requests that wait at the port.
     candidates_waiting: usize,
+    /// Bytes that are held for all connections, each as it was counted last.
+    held_bytes: usize,
+    /// From this number on, each may hold only a part.
+    held_bytes_max: usize,
     /// Questions that the registrar has not taken yet, in order of arrival.
     asking: VecDeque<(Asker, Question)>,
     /// Connections whose session is still at another connection.
@@ -157,6 +161,7 @@ impl ConnectionService {
     /// Creates a service without connections. `waker` wakes its thread.
     #[must_use]
     pub fn new(port: Port, shared: Arc<SessionShared>, observer: Box<dyn IoObserver>, waker: Waker) -> Self {
+        let held_bytes_max = shared.bounds().held_bytes;
         Self {
             events: EventFollowers::new(&shared, port.bell()),
             next_expiry: shared.next_expiry(),
@@ -172,6 +177,8 @@ impl ConnectionService {
             plan_room: Room::new(PLAN_ROOM),
             group_room: PORT_GROUPS_WAITING_MAX as isize,
             candidates_waiting: 0,
+            held_bytes: 0,
+            held_bytes_max,
             asking: VecDeque::new(),
             resuming: Vec::new(),
             sessions_left: 0,
@@ -207,6 +214,7 @@ impl ConnectionService {
     /// Handles chunks of bytes that the peer of `key` sent and that are there together. Shards are woken once for all.
     pub fn receive_chunks<B: AsRef<[u8]>>(&mut self, key: ConnectionKey, chunks: &[B], now: Time) {
         self.connections[key].input.extend(chunks);
+        self.count_bytes(key);
         self.go_on(key, now);
         self.connections[key].count_in_flight();
         self.settle(now);
@@ -320,6 +328,7 @@ impl ConnectionService {
         self.depart(key, now);
         let mut connection = self.connections.remove(key);
         connection.count_in_flight();
+        self.held_bytes -= connection.count_bytes().1;
         if let Some(due) = connection.ends_at {
             let tenant = connection.session.as_ref().expect("what waited has a session").tenant();
             self.lost.remove(due, key, tenant);
@@ -421,14 +430,23 @@ impl ConnectionService {
     fn touch(&mut self, key: ConnectionKey) {
         let connection = &mut self.connections[key];
         connection.count_in_flight();
-        if !connection.is_touched {
-            connection.is_touched = true;
-            self.touched.push(key);
-        }
+        let is_touched = std::mem::replace(&mut connection.is_touched, true);
         if connection.has_fresh() && !connection.is_fresh {
             connection.is_fresh = true;
             self.fresh.push(key);
         }
+        if !is_touched {
+            self.touched.push(key);
+            self.count_bytes(key);
+        }
+    }
+
+    /// Counts what is held for a connection, and says how much may be.
+    fn count_bytes(&mut self, key: ConnectionKey) {
+        let connection = &mut self.connections[key];
+        let (now, before) = connection.count_bytes();
+        self.held_bytes = self.held_bytes + now - before;
+        connection.set_tight(self.held_bytes > self.held_bytes_max);
     }
 
     /// Executes the frames of `key` that were received, until one stalls.

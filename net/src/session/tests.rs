@@ -255,6 +255,38 @@ fn waits_have_room_of_their_own_until_they_are_acknowledged() {
 }
 
 #[test]
+fn a_tight_session_may_keep_a_part_and_goes_on() {
+    let mut session = session();
+    session.acknowledges_exactly();
+    session.set_tight(true);
+    let reply = vec![0; SESSION_KEPT_BYTES_MAX / HELD_PART];
+    for sequence in 1..=3 {
+        assert_eq!(session.admit(sequence, 0), Admission::New);
+    }
+    session.answer(2, &reply);
+    assert_eq!(session.admit(4, 0), Admission::OutOfWindow);
+    assert!(session.held_bytes() >= reply.len());
+    // What it already holds stays.
+    assert_eq!(session.admit(2, 0), Admission::Answered(&reply));
+    assert_eq!(session.admit(3, 0), Admission::UnderWay);
+    let waits = |session: &mut Session, bytes: usize| {
+        session.weigh(3, Weight { request: bytes as u32, ..Weight::of(Kind::CreateGroup.number(), 0) });
+        session.can_wait(3)
+    };
+    assert!(waits(&mut session, 1000));
+    assert!(!waits(&mut session, SESSION_WAITS_BYTES_MAX / HELD_PART));
+    session.set_tight(false);
+    assert!(waits(&mut session, SESSION_WAITS_BYTES_MAX / HELD_PART));
+    assert_eq!(session.admit(4, 0), Admission::New);
+    // An acknowledgement makes room as well.
+    session.set_tight(true);
+    assert_eq!(session.admit(5, 0), Admission::OutOfWindow);
+    session.answer(1, b"one");
+    session.acknowledge(3);
+    assert_eq!(session.admit(5, 0), Admission::New);
+}
+
+#[test]
 fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
     let mut detached = DetachedSessions::new(Incarnation(1));
     let mut full = || {

@@ -29,6 +29,7 @@ mod group_conversion;
 mod groups;
 mod handshakes;
 mod harness;
+mod held_bytes;
 mod hostile_crowd;
 mod hostile_peer;
 mod interrupted_waits;

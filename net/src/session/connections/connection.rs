@@ -152,6 +152,8 @@ pub(super) struct Connection {
     pub(super) rights_version: u64,
     /// The requests in progress that are counted for the tenant.
     counted_in_flight: u64,
+    /// The bytes that are counted for all connections of the I/O thread.
+    counted_bytes: usize,
     /// The session, from the hello on.
     pub(super) session: Option<Session>,
     /// The version of the protocol that both sides speak, from the hello on.
@@ -212,6 +214,7 @@ impl Connection {
             rights,
             rights_version,
             counted_in_flight: 0,
+            counted_bytes: 0,
             session: None,
             version: VERSION_MIN,
             input: Input::default(),
@@ -287,6 +290,19 @@ impl Connection {
                 tenant.usage.set_in_flight(self.counted_in_flight, now);
                 self.counted_in_flight = now;
             }
+        }
+    }
+
+    /// Returns the bytes of all that the service holds for the peer, and those that were returned before.
+    pub(super) fn count_bytes(&mut self) -> (usize, usize) {
+        let now = self.session.as_ref().map_or(0, Session::held_bytes) + self.unwritten_bytes;
+        (now, std::mem::replace(&mut self.counted_bytes, now))
+    }
+
+    /// Sets whether the peer may make the service hold only a part of what it otherwise may.
+    pub(super) fn set_tight(&mut self, is_tight: bool) {
+        if let Some(session) = &mut self.session {
+            session.set_tight(is_tight);
         }
     }
 
@@ -513,7 +529,7 @@ impl Connection {
         let held = session.under_way_bytes() + self.unwritten_bytes;
         let is_full = unanswered >= self.in_flight_max as usize
             || self.candidates.at_once >= CANDIDATES_IN_FLIGHT_MAX
-            || held >= CONNECTION_HELD_BYTES_MAX
+            || held >= session.bound(CONNECTION_HELD_BYTES_MAX)
             || session.is_full_of_promises();
         !self.is_broken && is_full && !is_planted(PlantedBug::CreditsIgnored)
     }
@@ -548,9 +564,10 @@ impl Connection {
         if self.session().can_wait(sequence) {
             return Ok(());
         }
+        let most = self.session().bound(SESSION_WAITS_BYTES_MAX);
         let message = format!(
             "what waits at this session, and the replies that were not acknowledged of what waited, may take \
-             {SESSION_WAITS_BYTES_MAX} bytes together: acknowledge replies, cancel some waits, or ask again later"
+             {most} bytes together: acknowledge replies, cancel some waits, or ask again later"
         );
         Err(Fault::of_field(Reason::LimitExceeded, "mode", message))
     }

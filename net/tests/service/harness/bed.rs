@@ -93,10 +93,25 @@ impl Bed {
         Self::over(&full_node(), Vec::new(), NOW, config)
     }
 
+    /// Starts with these settings and a node that is in use.
+    pub fn with_settings(settings: Settings) -> Self {
+        Self::set_up(&full_node(), Vec::new(), NOW, planning(1), settings)
+    }
+
     fn over(state: &StoreState, sessions: Vec<SessionRecord>, now: Time, config: EngineConfig) -> Self {
+        Self::set_up(state, sessions, now, config, Settings::default())
+    }
+
+    fn set_up(
+        state: &StoreState,
+        sessions: Vec<SessionRecord>,
+        now: Time,
+        config: EngineConfig,
+        settings: Settings,
+    ) -> Self {
         let wakers = vec![Waker::noop().clone(); 2];
         let mut engine = Engine::open(state.clone(), &config, wakers).expect("the numbers are in range");
-        let shared = SessionShared::new([1; 16], Incarnation(1), Settings::default(), Box::new(|| [7; 16]));
+        let shared = SessionShared::new([1; 16], Incarnation(1), settings, Box::new(|| [7; 16]));
         shared.restore_sessions(sessions, now);
         let shared = Arc::new(shared);
         let port = engine.ports.pop().expect("one for each waker");

@@ -116,6 +116,7 @@ pub fn crypto_offering(server: &TestServer, protocols: Vec<Vec<u8>>) -> QuicClie
         .with_root_certificates(roots)
         .with_no_client_auth();
     tls.alpn_protocols = protocols;
+    tls.enable_early_data = true;
     QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite")
 }
 

@@ -32,10 +32,28 @@ pub struct Starving {
 #[derive(Default)]
 pub(super) struct Starvation {
     below: Below,
-    /// When jobs that starved are looked at again.
-    next_looks: BTreeMap<JobId, Time>,
+    /// The last looks at jobs that starved.
+    looks: BTreeMap<JobId, Look>,
     /// The jobs that starved in the last cycle.
     pub(super) found: Vec<Starving>,
+}
+
+/// A look at a job that starved. What was planned for it has time to happen before the next one.
+#[derive(Clone, Copy)]
+struct Look {
+    /// When the job is looked at again.
+    next: Time,
+    /// Whether it starved by its fair share.
+    by_share: bool,
+    /// Whether its queue starved by its guarantee.
+    by_guarantee: bool,
+}
+
+impl Look {
+    /// Returns whether this look has seen all rules by which the job starves now, and the next one is not due.
+    fn suffices(&self, now: Time, by_share: bool, by_guarantee: bool) -> bool {
+        self.next > now && self.by_share >= by_share && self.by_guarantee >= by_guarantee
+    }
 }
 
 /// Since when jobs and queues are below their bounds: the time of the first cycle that found them there.
@@ -48,7 +66,7 @@ struct Below {
 impl Starvation {
     /// Has a job looked at by the next cycle, because what was planned for it did not happen.
     pub(super) fn look_again(&mut self, job: JobId) {
-        self.next_looks.remove(&job);
+        self.looks.remove(&job);
     }
 }
 
@@ -71,18 +89,23 @@ impl Cycle<'_> {
         let mut below = Below::default();
         let mut found = Vec::new();
         let is_used_enough = self.is_used_enough();
+        let recheck_ns = self.fair_share_settings().recheck_ns;
+        let next = self.now.plus_nanos(self.config.grace_ns).plus_nanos(recheck_ns);
+        let now = self.now;
+        let mut looks = BTreeMap::new();
         for &queue in queues {
-            let starving = self.starving_of(queue, &before, &mut below);
+            let of_queue = self.starved_guarantee(queue, &before, &mut below);
+            let starving = self.starving_of(queue, &of_queue, &before, &mut below);
             if is_used_enough {
+                let by_guarantee = !of_queue.is_zero();
+                let look = |of: &Starving| Look { next, by_share: !of.fair_share.is_zero(), by_guarantee };
+                looks.extend(starving.iter().map(|of| (of.job, look(of))));
                 found.extend(starving);
             }
         }
         self.starvation.below = below;
-        let recheck_ns = self.fair_share_settings().recheck_ns;
-        let next_look = self.now.plus_nanos(self.config.grace_ns).plus_nanos(recheck_ns);
-        let now = self.now;
-        self.starvation.next_looks.retain(|_, next| *next > now);
-        self.starvation.next_looks.extend(found.iter().map(|starving| (starving.job, next_look)));
+        self.starvation.looks.retain(|_, look| look.next > now);
+        self.starvation.looks.extend(looks);
         found
     }
 
@@ -98,18 +121,26 @@ impl Cycle<'_> {
         self.facts().total.iter().any(|(dim, total)| Share::of(used.get(dim), total) > above)
     }
 
-    /// Returns the jobs of a queue that starve. `below` takes the jobs and the queue that are below their bounds.
-    fn starving_of(&self, queue: QueueId, before: &Below, below: &mut Below) -> Vec<Starving> {
+    /// Returns the jobs of a queue that starve. `of_queue` is what the queue has lacked of its guarantee for the length of its
+    /// patience. `below` takes the jobs that are below their bounds.
+    fn starving_of(
+        &self,
+        queue: QueueId,
+        of_queue: &Amounts,
+        before: &Below,
+        below: &mut Below,
+    ) -> Vec<Starving> {
         let mut found = Vec::new();
         for job in self.jobs_that_want_more(queue) {
             let fair_share = self.starves_for(queue, job, before, below);
-            // It is looked at again only after what was planned for it had time to happen.
-            match self.starvation.next_looks.get(&job) {
-                Some(&next) if next > self.now => self.note_due(next),
-                _ => found.push(Starving { job, fair_share, guarantee: Amounts::zero() }),
+            // It is looked at again only after what was planned for it had time to happen, or if it starves by another rule.
+            let suffices = |look: &&Look| look.suffices(self.now, !fair_share.is_zero(), !of_queue.is_zero());
+            match self.starvation.looks.get(&job).filter(suffices) {
+                Some(look) => self.note_due(look.next),
+                None => found.push(Starving { job, fair_share, guarantee: Amounts::zero() }),
             }
         }
-        self.hand_out_guarantee(queue, before, below, &mut found);
+        self.hand_out_guarantee(of_queue, &mut found);
         found.retain(|starving| !starving.fair_share.is_zero() || !starving.guarantee.is_zero());
         found
     }
@@ -168,21 +199,29 @@ impl Cycle<'_> {
         }
     }
 
-    /// Gives jobs what their queue has lacked of its guarantee for the length of its patience, each up to what it asks
-    /// for. What they starve for by their fair shares counts as given already.
-    fn hand_out_guarantee(&self, queue: QueueId, before: &Below, below: &mut Below, jobs: &mut [Starving]) {
-        let patience = self.jobs.inherited(queue, |spec| spec.guarantee_patience_ns);
-        let Some(patience) = patience else { return };
+    /// Returns what a queue lacks of its guarantee.
+    pub(super) fn lacks_of_guarantee(&self, queue: QueueId) -> Amounts {
         let of = self.jobs.queue(queue);
-        let mut left = of.spec().guarantee.min(&of.usage().demand()).minus_or_zero(&of.usage().planned());
-        if left.is_zero() {
-            return;
+        of.spec().guarantee.min(&of.usage().demand()).minus_or_zero(&of.usage().planned())
+    }
+
+    /// Returns what a queue has lacked of its guarantee for the length of its patience.
+    fn starved_guarantee(&self, queue: QueueId, before: &Below, below: &mut Below) -> Amounts {
+        let patience = self.jobs.inherited(queue, |spec| spec.guarantee_patience_ns);
+        let Some(patience) = patience else { return Amounts::zero() };
+        let lacks = self.lacks_of_guarantee(queue);
+        if lacks.is_zero() {
+            return lacks;
         }
         let since = before.queues.get(&queue).copied().unwrap_or(self.now);
         below.queues.insert(queue, since);
-        if !self.is_over(patience, since) {
-            return;
-        }
+        if self.is_over(patience, since) { lacks } else { Amounts::zero() }
+    }
+
+    /// Gives jobs what their queue lacks of its guarantee, each up to what it asks for. What they starve for by their fair
+    /// shares counts as given already.
+    fn hand_out_guarantee(&self, of_queue: &Amounts, jobs: &mut [Starving]) {
+        let mut left = of_queue.clone();
         jobs.iter().for_each(|starving| left = left.minus_or_zero(&starving.fair_share));
         for starving in jobs {
             let pending = &self.jobs.job(starving.job).usage().pending;

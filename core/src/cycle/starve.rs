@@ -11,6 +11,7 @@ use super::starvation::{Starvation, Starving};
 use super::trial::Cycle;
 use super::victims::From;
 use crate::fairness::{Amounts, Dim};
+use crate::jobs::TaskId;
 
 impl Cycle<'_> {
     /// Lets jobs that starve take from jobs that have more than their fair shares.
@@ -37,22 +38,20 @@ impl Cycle<'_> {
     /// Makes room for as many tasks of a job as fit in what it starves for. Each one that the job does not need to have
     /// together with others is a statement of its own, so there may be more than one statement holds.
     fn starve_for(&mut self, one: &Starving, spots: Spots<'_>) {
-        // Evictions within a queue give it nothing of its guarantee.
-        let from = From::Starved { own_queue: !one.fair_share.is_zero() };
-        let mut left = one.fair_share.plus(&one.guarantee);
-        let kinds: Vec<Dim> = left.iter().map(|(dim, _)| dim).collect();
+        let mut left = Left::of(one);
         let savepoint = self.savepoint();
-        let mut room = Room::default();
+        let mut rooms = Rooms::default();
+        let from = From::Starved { own_queue: !one.fair_share.is_zero() };
         let mut filler = Filler::evicting(one.job, spots, from);
         for task in self.pending_tasks(one.job, false) {
             let class = Arc::clone(&self.jobs.task(task).class);
-            if !helps(&class.amounts, &left, &kinds)
+            if !left.all.has_room_for(&class.amounts)
                 || self.passes(&mut filler, task)
-                || !self.place_or_make_room(task, from, spots, &mut room)
+                || !self.place_starving(task, &left, spots, &mut rooms)
             {
                 continue;
             }
-            left = left.minus_or_zero(&class.amounts);
+            left.take(&class.amounts);
             self.fill_up(&mut filler);
             let has_enough = self.is_pipelined(one.job);
             if has_enough && !self.keep_if(true, savepoint) {
@@ -62,10 +61,65 @@ impl Cycle<'_> {
         let has_enough = self.is_pipelined(one.job);
         self.keep_or_note(has_enough, savepoint, one.job, Action::Starve);
     }
+
+    /// Gives a task of a starving job a node or a claim. Evictions within its queue give the queue nothing of its guarantee. So
+    /// other queues come first while it lacks something of that, and its own gives only what the job lacks of its fair share.
+    fn place_starving(&mut self, task: TaskId, left: &Left, spots: Spots<'_>, rooms: &mut Rooms) -> bool {
+        let of_share = left.of_share.has_room_for(&self.jobs.task(task).class.amounts);
+        let lacks_guarantee = !self.lacks_of_guarantee(self.queue_of(task.job)).is_zero();
+        let mut place = |own_queue: bool, room: &mut Room| {
+            self.place_or_make_room(task, From::Starved { own_queue }, spots, room)
+        };
+        if of_share && !lacks_guarantee {
+            return place(true, &mut rooms.any);
+        }
+        place(false, &mut rooms.others) || (of_share && place(true, &mut rooms.any))
+    }
 }
 
-/// Returns whether a task fits in what is left of some kinds, and takes something of them. Other kinds are not bounded.
-fn helps(amounts: &Amounts, left: &Amounts, kinds: &[Dim]) -> bool {
-    kinds.iter().any(|&dim| amounts.get(dim) > 0)
-        && kinds.iter().all(|&dim| amounts.get(dim) <= left.get(dim))
+/// What is known about room for a starving job: in all queues, and in other queues than its own.
+#[derive(Default)]
+struct Rooms {
+    any: Room,
+    others: Room,
+}
+
+/// What is left of what a job starves for.
+struct Left {
+    all: Bound,
+    /// The part of it that is the job's fair share.
+    of_share: Bound,
+}
+
+impl Left {
+    fn of(one: &Starving) -> Self {
+        Self {
+            all: Bound::new(one.fair_share.plus(&one.guarantee)),
+            of_share: Bound::new(one.fair_share.clone()),
+        }
+    }
+
+    fn take(&mut self, amounts: &Amounts) {
+        for bound in [&mut self.all, &mut self.of_share] {
+            bound.left = bound.left.minus_or_zero(amounts);
+        }
+    }
+}
+
+/// What is left of some kinds. Others are not bounded.
+struct Bound {
+    left: Amounts,
+    kinds: Vec<Dim>,
+}
+
+impl Bound {
+    fn new(left: Amounts) -> Self {
+        Self { kinds: left.iter().map(|(dim, _)| dim).collect(), left }
+    }
+
+    /// Returns whether a task fits in what is left, and takes something of it.
+    fn has_room_for(&self, amounts: &Amounts) -> bool {
+        self.kinds.iter().any(|&dim| amounts.get(dim) > 0)
+            && self.kinds.iter().all(|&dim| amounts.get(dim) <= self.left.get(dim))
+    }
 }

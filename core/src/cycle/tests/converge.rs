@@ -1,8 +1,11 @@
 //! Soft shares: when queues begin to ask, what cycles plan is within two of them as it should be. What stays with a queue
 //! beyond that is what no rule may take from it.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::fairness::Dim;
+use crate::time::Time;
 
 /// The rules by which queues reclaim.
 const RULES: [fn() -> PluginConfig; 3] =
@@ -207,5 +210,195 @@ proptest! {
         }
         is_settled(&mut bed);
         is_fair(&bed, &leaves, rule, size_of_task);
+    }
+}
+
+const PATIENCE: u64 = 60_000_000_000;
+
+/// A job of a queue with YARN's fair shares.
+struct Sharer {
+    queue: QueueId,
+    job: JobId,
+}
+
+/// Jobs with YARN's fair shares, and since when they and their queues are below their bounds.
+struct Sharers {
+    of: Vec<Sharer>,
+    /// The part of its share below which a job starves, in 1/10,000.
+    below: i64,
+    jobs_since: BTreeMap<JobId, Time>,
+    queues_since: BTreeMap<QueueId, Time>,
+}
+
+impl Sharers {
+    /// Runs a cycle. Checks that jobs starve only by rules whose patience is over, that evictions are for them, and that jobs
+    /// that give keep their shares.
+    fn cycle(&mut self, bed: &mut Bed) -> Changes {
+        let changes = bed.cycle();
+        let now = bed.cluster.now();
+        let starving = bed.cluster.scheduler().starving().to_vec();
+        assert!(!starving.is_empty() || changes.evicted.is_empty(), "nobody starves, but {changes:?}");
+        let is_over = |since: Option<&Time>| since.is_some_and(|since| since.plus_nanos(PATIENCE) <= now);
+        let queue_of = |job: JobId| bed.jobs().job(job).spec().queue;
+        for of in &starving {
+            let by_share = of.fair_share.is_zero() || is_over(self.jobs_since.get(&of.job));
+            let by_guarantee = of.guarantee.is_zero() || is_over(self.queues_since.get(&queue_of(of.job)));
+            assert!(by_share && by_guarantee, "{of:?} at {now:?}, below since {:?}", self.jobs_since);
+        }
+        for victim in &changes.evicted {
+            let share = bed.cluster.scheduler().job_fair_share(victim.job).get(Dim::CPU);
+            assert!(planned_of(bed, victim.job) >= share, "{victim:?} was evicted");
+        }
+        // What a cycle does about it comes after it has found who is below.
+        let was_below = |job: JobId| starving.iter().any(|of| of.job == job && !of.fair_share.is_zero());
+        let was_queue_below =
+            |queue: QueueId| starving.iter().any(|of| queue_of(of.job) == queue && !of.guarantee.is_zero());
+        for Sharer { queue, job } in &self.of {
+            let is_below = self.lacks(bed, *job) > 0 || was_below(*job);
+            note(&mut self.jobs_since, *job, is_below, now);
+            note(&mut self.queues_since, *queue, lacks(bed, *queue) > 0 || was_queue_below(*queue), now);
+        }
+        changes
+    }
+
+    /// Returns what a job lacks of the part of its share below which it starves.
+    fn lacks(&self, bed: &Bed, job: JobId) -> i64 {
+        let share = bed.cluster.scheduler().job_fair_share(job).get(Dim::CPU) * self.below / Amount::SCALE;
+        share.min(bed.jobs().job(job).usage().demand().get(Dim::CPU)) - planned_of(bed, job)
+    }
+
+    /// Checks that no job lacks a whole task of the part of its share below which it starves, unless no job may give one. Nor
+    /// does a queue lack a task of its guarantee for each of its jobs that wait.
+    fn nobody_starves(&self, bed: &Bed, size: i64) {
+        let asks = |of: &&Sharer| bed.jobs().job(of.job).pending().next().is_some();
+        let giver_to = |queue: QueueId, is: &dyn Fn(&Sharer) -> bool| {
+            self.of.iter().find(|sharer| is(sharer) && sharer.gives(bed, size, queue)).map(|of| of.job)
+        };
+        for taker in self.of.iter().filter(asks) {
+            let lacking = self.lacks(bed, taker.job);
+            let giver = giver_to(taker.queue, &|of| of.job != taker.job);
+            assert!(lacking < size || giver.is_none(), "{:?} lacks {lacking}: {giver:?}", taker.job);
+            let lacking = lacks(bed, taker.queue);
+            let waiting = self.of.iter().filter(|of| of.queue == taker.queue).filter(asks).count() as i64;
+            let giver = giver_to(taker.queue, &|of| of.queue != taker.queue);
+            assert!(
+                lacking < size * waiting || giver.is_none(),
+                "queue {:?} lacks {lacking}: {giver:?}",
+                taker.queue
+            );
+        }
+    }
+}
+
+/// Notes whether something is below its bound.
+fn note<K: Ord>(since: &mut BTreeMap<K, Time>, of: K, is_below: bool, now: Time) {
+    if is_below {
+        since.entry(of).or_insert(now);
+    } else {
+        since.remove(&of);
+    }
+}
+
+/// Returns the cores that a job has or has claimed, in 1/10,000.
+fn planned_of(bed: &Bed, job: JobId) -> i64 {
+    bed.jobs().job(job).usage().planned().get(Dim::CPU)
+}
+
+/// Returns what a queue keeps of its guarantee, or lacks: what it asks for of it.
+fn least(bed: &Bed, queue: QueueId) -> i64 {
+    let of = bed.jobs().queue(queue);
+    of.spec().guarantee.min(&of.usage().demand()).get(Dim::CPU)
+}
+
+/// Returns what a queue lacks of its guarantee.
+fn lacks(bed: &Bed, queue: QueueId) -> i64 {
+    least(bed, queue) - planned(bed, queue)
+}
+
+impl Sharer {
+    /// Returns whether the job may lose a task of this size to one of a queue.
+    fn gives(&self, bed: &Bed, size: i64, to: QueueId) -> bool {
+        let share = bed.cluster.scheduler().job_fair_share(self.job).get(Dim::CPU);
+        let has_place = bed.jobs().job(self.job).ready_tasks() > 0;
+        let keeps_share = planned_of(bed, self.job) - size >= share;
+        let keeps_guarantee = self.queue == to || planned(bed, self.queue) - size >= least(bed, self.queue);
+        has_place && keeps_share && keeps_guarantee && is_reclaimable(bed, self.queue)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// `starve` does the same for jobs within two cycles after their patience, and nothing for a job before its own is over.
+    /// Jobs that have starved for long take what the later ones make others give.
+    #[test]
+    fn nobody_starves_two_cycles_after_its_patience(
+        nodes in prop::collection::vec(2_u32..8, 1..8),
+        shapes in prop::collection::vec(
+            (0_usize..4, 1_u32..5, prop::option::weighted(0.3, 1_i64..5), any::<bool>(), prop::bool::weighted(0.9)),
+            2..6,
+        ),
+        jobs in prop::collection::vec((0_usize..6, 1_u32..30, any::<bool>()), 2..8),
+        below in prop_oneof![Just(10_000_u32), 3_000_u32..10_000],
+        size in 1_u32..4,
+    ) {
+        let cores: Vec<u32> = nodes.iter().map(|count| count * size).collect();
+        let tiers = vec![vec![PluginConfig::new(PluginKind::Gang), fair_share(0)]];
+        let actions = vec![Action::Enqueue, Action::Allocate, Action::Starve];
+        let config = CycleConfig { actions, tiers, grace_ns: GRACE, ..CycleConfig::default() };
+        let mut bed = Bed::with(config, &cores);
+        let size_of_task = i64::from(size) * Amount::SCALE;
+        let mut queues = vec![QueueId::ROOT];
+        for (at, &(parent, weight, guarantee, is_fifo, reclaimable)) in shapes.iter().enumerate() {
+            let parent = queues[parent % queues.len()];
+            // Only queues below the root have guarantees, so that these add up.
+            let guarantee = guarantee.filter(|_| parent == QueueId::ROOT).unwrap_or(0) * size_of_task;
+            let spec = QueueSpec {
+                parent,
+                weight,
+                guarantee: cpu(guarantee),
+                ordering: if is_fifo { QueueOrdering::Fifo } else { QueueOrdering::Drf },
+                reclaimable,
+                starves_below: Some(below),
+                fair_share_patience_ns: Some(PATIENCE),
+                guarantee_patience_ns: Some(PATIENCE),
+                ..QueueSpec::new(&format!("q{at}"))
+            };
+            queues.push(add(&mut bed, spec));
+        }
+        let leaves: Vec<QueueId> =
+            queues.iter().copied().filter(|&queue| bed.jobs().queue(queue).is_leaf()).collect();
+        let mut sharers = Sharers {
+            of: Vec::new(),
+            below: i64::from(below),
+            jobs_since: BTreeMap::new(),
+            queues_since: BTreeMap::new(),
+        };
+        let submit = |bed: &mut Bed, sharers: &mut Sharers, early: bool| {
+            for (at, &(queue, tasks, _)) in jobs.iter().enumerate().filter(|(_, job)| job.2 == early) {
+                let queue = leaves[queue % leaves.len()];
+                sharers.of.push(Sharer { queue, job: bed.job(&format!("j{at}"), queue, 0, tasks, size, 0) });
+            }
+        };
+        submit(&mut bed, &mut sharers, true);
+        for _ in 0..4 {
+            sharers.cycle(&mut bed);
+            bed.advance(PATIENCE + GRACE);
+        }
+        sharers.cycle(&mut bed);
+        submit(&mut bed, &mut sharers, false);
+        sharers.cycle(&mut bed);
+        bed.advance(PATIENCE - 1);
+        sharers.cycle(&mut bed);
+        bed.advance(1);
+        sharers.cycle(&mut bed);
+        sharers.cycle(&mut bed);
+        sharers.nobody_starves(&bed, size_of_task);
+        let is_at_rest = (0..8).any(|_| {
+            bed.advance(GRACE);
+            sharers.cycle(&mut bed).evicted.is_empty()
+        });
+        prop_assert!(is_at_rest, "cycles go on evicting");
+        sharers.nobody_starves(&bed, size_of_task);
     }
 }

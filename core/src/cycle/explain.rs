@@ -1,8 +1,8 @@
 //! Explains why a job or a task waits, in steps of bounded work.
 //!
 //! What cycles noted ([`reason`](super::reason)) says why. Nodes, the jobs of the queue and those that use most are
-//! counted only now, a bounded number at a time. Each is counted as it is at its step. At the end, the bounds of queues
-//! are computed as the next cycle will, and from all of that the changes that would help.
+//! counted only now, a bounded number at a time, and so are domains of the topology. Each is counted as it is at its step. At
+//! the end, the bounds of queues are computed as the next cycle will, and from all of that the changes that would help.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::limit::Limit;
 use super::plugin::{Counted, Facts};
+use super::trial::Place;
 use super::{Scheduler, State};
 use crate::fairness::Dim;
 use crate::ids::TenantId;
@@ -20,9 +21,12 @@ use crate::jobs::{
 use crate::replica::Counting;
 use crate::request::{Check, NodeCounts};
 use crate::resource::ResourceKind;
+use domains::{Domains, KnownRooms};
 use wanted::{Wanted, wanted};
 
 mod answer;
+mod domains;
+mod nearest;
 mod wanted;
 
 /// The number of jobs or queues that are named as those that use most.
@@ -33,6 +37,8 @@ pub(super) struct CountedClass {
     class: Arc<TaskClass>,
     state: State,
     counts: NodeCounts,
+    /// What domains have room for, if a job with hard rules was explained.
+    rooms: Option<KnownRooms>,
 }
 
 /// What an explanation counts next.
@@ -40,6 +46,8 @@ pub(super) struct CountedClass {
 enum Stage {
     /// The nodes of the replicas.
     Nodes,
+    /// The domains of the topology.
+    Domains,
     /// The waiting jobs of the queue after one.
     Queue { after: Option<JobId> },
     /// Who uses most, of the subject at this place: the jobs and direct placements of the queue after one.
@@ -71,6 +79,8 @@ pub(crate) struct Explaining {
     /// What is counted of nodes, until all are.
     counting: Option<Counting>,
     counts: NodeCounts,
+    /// What is counted of domains, if the job must be in one.
+    domains: Option<Domains>,
     place: QueuePlace,
     limits: Vec<Limit>,
     /// What sums have of tasks that wait for caps, as far as it does not keep the job from anything.
@@ -94,6 +104,26 @@ impl Explaining {
     fn sees_queue(&self, jobs: &Jobs, queue: QueueId) -> bool {
         let owner = jobs.queue(queue).spec().tenant;
         self.tenant.is_none() || owner.is_none() || owner == self.tenant
+    }
+
+    /// Goes on after the nodes of a class: with those of the next class, then with domains, then with the queue.
+    fn go_on(&mut self) {
+        let next = self.domains.as_ref().and_then(Domains::next_class);
+        self.counting = next.map(|class| Counting::new(&class.request));
+        self.stage = match (&self.counting, &self.domains) {
+            (Some(_), _) => Stage::Nodes,
+            (None, Some(_)) => Stage::Domains,
+            (None, None) => Stage::Queue { after: None },
+        };
+    }
+
+    /// Looks at domains of the topology. Returns how many were looked at.
+    fn look_at_domains(&mut self, most: u64) -> u64 {
+        let (spent, is_done) = self.domains.as_mut().map_or((1, true), |domains| domains.step(most));
+        if is_done {
+            self.stage = Stage::Queue { after: None };
+        }
+        spent
     }
 
     /// Returns the name of a queue, if the one who asks may see it.
@@ -135,6 +165,8 @@ impl Scheduler {
         let waits = |task: &u32| is_pending(of, *task) || capped.binary_search(task).is_ok();
         let class = task.filter(waits).map(|task| class_of(of, task));
         let counting = class.as_ref().map(|class| Counting::new(&class.request));
+        let named = task.filter(|_| class.is_some());
+        let domains = named.and_then(|task| self.begin_domains(job, task, &wanted(of, asked, &capped)));
         let mut explaining = Explaining {
             job,
             asked,
@@ -144,15 +176,16 @@ impl Scheduler {
             stage: Stage::Nodes,
             counting,
             counts: NodeCounts::default(),
+            domains,
             place: QueuePlace::default(),
             limits: Vec::new(),
             withheld: Withheld::default(),
             subjects: Vec::new(),
             of_groups: BTreeMap::new(),
         };
-        if let Some(counts) = self.known_counts(&explaining) {
+        if let Some(counts) = self.known_counts(&mut explaining) {
             explaining.counts = counts;
-            explaining.stage = Stage::Queue { after: None };
+            explaining.go_on();
         }
         if explaining.class.is_none() {
             explaining.stage = Stage::Done;
@@ -170,7 +203,7 @@ impl Scheduler {
         self.explained(explaining)
     }
 
-    /// Counts until `budget` units are spent: nodes, jobs or queues, and at most one page of nodes more. Returns the
+    /// Counts until `budget` units are spent: nodes, domains, jobs or queues, and at most one page of nodes more. Returns the
     /// number of units, and whether all is counted.
     ///
     /// # Panics
@@ -181,6 +214,7 @@ impl Scheduler {
             let left = budget - spent;
             spent += match explaining.stage {
                 Stage::Nodes => self.count_nodes(explaining),
+                Stage::Domains => explaining.look_at_domains(left),
                 Stage::Queue { after } => self.count_before(explaining, after, left),
                 Stage::Holders { at, after } => self.count_holders(explaining, at, after, left),
                 Stage::Done => return (spent, true),
@@ -190,23 +224,38 @@ impl Scheduler {
     }
 
     /// Returns the counts for equal tasks, if nothing has changed since.
-    fn known_counts(&self, explaining: &Explaining) -> Option<NodeCounts> {
+    fn known_counts(&self, explaining: &mut Explaining) -> Option<NodeCounts> {
         let known = self.counted.as_ref()?;
         let is_equal = explaining.class.as_ref().is_some_and(|class| Arc::ptr_eq(class, &known.class));
-        (is_equal && known.state == self.state()).then(|| known.counts.clone())
+        if !is_equal || known.state != self.state() {
+            return None;
+        }
+        let is_complete =
+            explaining.domains.as_mut().is_none_or(|domains| domains.take_known(known.rooms.as_ref()));
+        is_complete.then(|| known.counts.clone())
     }
 
     /// Counts a page of the nodes of a replica.
     fn count_nodes(&mut self, explaining: &mut Explaining) -> u64 {
-        let counting = explaining.counting.as_mut().expect("only a pending task is counted for");
-        if let Some(looked_at) = counting.step(&mut self.replicas) {
+        let Explaining { counting, domains, .. } = explaining;
+        let counting = counting.as_mut().expect("only a pending task is counted for");
+        let page = counting.step_with(&mut self.replicas, |shard, slot, look| {
+            if let Some(domains) = domains {
+                domains.add(Place { shard, slot }, look);
+            }
+        });
+        if let Some(looked_at) = page {
             return 1 + looked_at;
         }
-        explaining.counts = explaining.counting.take().map(Counting::into_counts).unwrap_or_default();
-        let class = Arc::clone(explaining.class.as_ref().expect("only a pending task is counted for"));
-        let counts = explaining.counts.clone();
-        self.counted = Some(CountedClass { class, state: self.state(), counts });
-        explaining.stage = Stage::Queue { after: None };
+        let counts = explaining.counting.take().map(Counting::into_counts).unwrap_or_default();
+        let is_named = explaining.domains.as_ref().is_none_or(Domains::is_at_first);
+        let rooms = explaining.domains.as_mut().map(Domains::end_class);
+        if is_named {
+            let class = Arc::clone(explaining.class.as_ref().expect("only a pending task is counted for"));
+            explaining.counts = counts.clone();
+            self.counted = Some(CountedClass { class, state: self.state(), counts, rooms });
+        }
+        explaining.go_on();
         1
     }
 

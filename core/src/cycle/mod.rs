@@ -113,7 +113,7 @@ pub struct Scheduler {
     total: Amounts,
     total_of: Option<u64>,
     /// All nodes in domains, as of the same shape.
-    tree: Tree,
+    tree: Arc<Tree>,
     /// How many tasks have room on these nodes.
     rooms: Rooms,
     /// The state after which a cycle changed nothing: another one on the same state changes nothing either.
@@ -178,7 +178,7 @@ impl Scheduler {
             reservations: Reservations::new(),
             total,
             total_of: None,
-            tree: Tree::default(),
+            tree: Arc::default(),
             rooms: Rooms::default(),
             settled: None,
             starvation: Starvation::default(),
@@ -411,7 +411,7 @@ impl Scheduler {
             custom.iter().for_each(|&(id, amount)| add(Dim::of(ResourceKind::Custom(id)), amount.units()));
         }
         self.total = (0..).map(Dim).zip(sums).collect();
-        self.tree = Tree::new(&self.domains, &self.replicas);
+        self.tree = Arc::new(Tree::new(&self.domains, &self.replicas));
         self.rooms.clear();
     }
 

@@ -179,7 +179,7 @@ pub struct HeldBy {
     pub jobs: u32,
 }
 
-/// What domains of the topology lack for a job.
+/// What domains of the topology lack for a job, or for a task group of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainLack {
     /// The tier of which no domain has room.
@@ -227,6 +227,29 @@ pub enum Remedy {
         /// How many.
         count: u64,
         /// The amounts.
+        amounts: Amounts,
+    },
+    /// There are so many more nodes like this one, empty, all in the domain that [`DomainLack`] names. If there is no domain of
+    /// the tier, all in a new one.
+    MoreNodesInDomain {
+        /// How many.
+        count: u64,
+        /// The node. `None`: the one who asks may not see it.
+        like: Option<NodeId>,
+    },
+    /// There are so many nodes that suit the labels and taints, each with at least these amounts, all in the domain that
+    /// [`DomainLack`] names. If there is no domain of the tier, all in a new one.
+    LargerNodesInDomain {
+        /// How many.
+        count: u64,
+        /// The amounts.
+        amounts: Amounts,
+    },
+    /// Others leave room for so many more tasks on nodes of the domain that [`DomainLack`] names.
+    FreeInDomain {
+        /// How many tasks.
+        tasks: u64,
+        /// What each of them asks for.
         amounts: Amounts,
     },
     /// The capability of a queue is so much higher.
@@ -328,7 +351,7 @@ pub struct JobExplanation {
     pub date: Option<Time>,
     /// The dated reservations that hold it back.
     pub held_by: Option<HeldBy>,
-    /// What domains lack, if the last cycle found none with room.
+    /// What domains lack, if the job must be in one and none has room.
     pub domain: Option<DomainLack>,
     /// The counts over nodes. `None`: it does not wait for one.
     pub nodes: Option<NodeCounts>,

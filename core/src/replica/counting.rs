@@ -4,7 +4,7 @@
 use super::Replica;
 use crate::index::Slot;
 use crate::limits::EXPLAIN_NODES_MAX;
-use crate::request::{Explain, NodeCounts, PlacementRequest};
+use crate::request::{Explain, NodeCounts, NodeLook, PlacementRequest};
 
 /// Counts for one request, until all nodes are counted.
 pub(crate) struct Counting {
@@ -25,9 +25,21 @@ impl Counting {
 
     /// Counts one page. Returns how many nodes were looked at. `None`: all are counted.
     pub(crate) fn step(&mut self, replicas: &mut [Replica]) -> Option<u64> {
-        let replica = replicas.get_mut(self.shard)?;
+        self.step_with(replicas, |_, _, _| {})
+    }
+
+    /// Does the same, and tells of each node that labels and taints allow: its replica, its slot there, and what it has room
+    /// for.
+    pub(crate) fn step_with(
+        &mut self,
+        replicas: &mut [Replica],
+        mut each: impl FnMut(usize, Slot, &NodeLook),
+    ) -> Option<u64> {
+        let shard = self.shard;
+        let replica = replicas.get_mut(shard)?;
         let NodeCounts { refusal, room } = &mut self.counts;
-        let page = replica.room_page(&self.request, self.from, room);
+        let page =
+            replica.room_page(&self.request, self.from, room, &mut |slot, look| each(shard, slot, look));
         let looked_at = page.examined.min(u64::from(EXPLAIN_NODES_MAX));
         // Of each shard, all nodes are there from its first page on.
         let nodes = refusal.nodes + if self.from == 0 { page.nodes } else { 0 };

@@ -15,7 +15,7 @@ use crate::ids::{AllocationId, NodeId, OwnerId};
 use crate::index::Slot;
 use crate::map::FixedMap;
 use crate::node::{NodeSpec, NodeState};
-use crate::request::{NodeRoom, PlacementRequest, Refusal};
+use crate::request::{NodeLook, NodeRoom, PlacementRequest, Refusal};
 use crate::resource::{Demand, GpuAssignment};
 use crate::shard::{Shard, Tentative};
 use crate::time::Time;
@@ -507,14 +507,15 @@ impl Replica {
         Some(&self.view.as_ref()?.cold(slot)?.registration.spec)
     }
 
-    /// Counts one page of its nodes for an explanation, from a slot on.
+    /// Counts one page of its nodes for an explanation, from a slot on. `each` is told of every node that labels and taints allow.
     pub(crate) fn room_page(
         &mut self,
         request: &PlacementRequest,
         from: Slot,
         room: &mut NodeRoom,
+        each: &mut dyn FnMut(Slot, &NodeLook),
     ) -> Refusal {
-        self.shard.room_page(request, from, room)
+        self.shard.room_page(request, from, room, each)
     }
 
     /// Returns the refusal that the replica would give for `request`.

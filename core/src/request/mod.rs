@@ -12,6 +12,7 @@ pub use policy::{ParsePolicyError, Policy};
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod room;
+pub(crate) use room::NodeLook;
 pub use room::{KindAmounts, Nearest, NodeCounts, NodeRoom, Sample};
 mod waiting;
 pub use waiting::WaitingPlacements;

@@ -12,7 +12,9 @@ pub type KindAmounts = Vec<(ResourceKind, i64)>;
 pub struct Nearest {
     /// The node.
     pub node: NodeId,
-    /// What it lacks for one more of these requests, by kind.
+    /// How many of these requests it could hold now, at least.
+    pub places: u64,
+    /// What it lacks for one more of them, by kind.
     pub lacks: KindAmounts,
     /// Whether it could hold the request if it were empty. If not, it is too small.
     pub is_large_enough: bool,
@@ -21,15 +23,20 @@ pub struct Nearest {
 }
 
 impl Nearest {
-    /// Creates it from what the node lacks, each kind with what is asked for.
-    pub(crate) fn new(node: NodeId, lacks: &[(ResourceKind, i64, i64)], is_large_enough: bool) -> Self {
+    /// Creates it from what the node lacks, each kind with what is asked for. It has room for `places` of the requests.
+    pub(crate) fn new(
+        node: NodeId,
+        places: u64,
+        lacks: &[(ResourceKind, i64, i64)],
+        is_large_enough: bool,
+    ) -> Self {
         let part = |&(_, lacks, asked): &(ResourceKind, i64, i64)| {
             let part = i128::from(lacks) * 10_000 / i128::from(asked.max(1));
             u64::try_from(part).unwrap_or(u64::MAX)
         };
         let shortage = lacks.iter().map(part).fold(0, u64::saturating_add);
         let lacks = lacks.iter().map(|&(kind, lacks, _)| (kind, lacks)).collect();
-        Self { node, lacks, is_large_enough, shortage }
+        Self { node, places, lacks, is_large_enough, shortage }
     }
 
     /// Returns the order: nodes that are large enough first, then those that lack few kinds, then those that lack little.
@@ -45,6 +52,26 @@ pub struct Sample {
     pub node: NodeId,
     /// How many of the requests it could hold if it were empty, at least 1.
     pub holds: u64,
+}
+
+/// What one node has room for.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeLook {
+    /// The node.
+    pub(crate) node: NodeId,
+    /// How many of the requests it could hold now, at least.
+    pub(crate) places: u64,
+    /// How many it could hold if it were empty, at least.
+    pub(crate) empty: u64,
+    /// What it lacks for one more of them.
+    pub(crate) nearest: Option<Nearest>,
+}
+
+impl NodeLook {
+    /// Returns it as a node like which others would help.
+    pub(crate) fn sample(&self) -> Sample {
+        Sample { node: self.node, holds: self.empty }
+    }
 }
 
 /// What the nodes that labels and taints allow for a request have room for.
@@ -65,6 +92,16 @@ pub struct NodeRoom {
 }
 
 impl NodeRoom {
+    /// Adds a node, without what is free there.
+    pub(crate) fn add(&mut self, look: &NodeLook) {
+        self.fits += u64::from(look.places > 0);
+        self.places += look.places;
+        if let Some(nearest) = &look.nearest {
+            self.offer(nearest);
+        }
+        self.offer_sample(look.sample());
+    }
+
     /// Adds what is free of a kind.
     pub(crate) fn add_free(&mut self, kind: ResourceKind, amount: i64) {
         match self.free.iter_mut().find(|(of, _)| *of == kind) {
@@ -74,9 +111,9 @@ impl NodeRoom {
     }
 
     /// Takes over a node if it lacks less than the one that is known.
-    pub(crate) fn offer(&mut self, nearest: Nearest) {
+    pub(crate) fn offer(&mut self, nearest: &Nearest) {
         if self.nearest.as_ref().is_none_or(|known| nearest.turn() < known.turn()) {
-            self.nearest = Some(nearest);
+            self.nearest = Some(nearest.clone());
         }
     }
 
@@ -106,12 +143,12 @@ mod tests {
     fn a_node_that_lacks_one_kind_is_nearer_than_one_that_lacks_two() {
         let mut room = NodeRoom::default();
         let [cpu, memory] = [ResourceKind::Cpu, ResourceKind::Memory];
-        room.offer(Nearest::new(NodeId(1), &[(cpu, 1, 10), (memory, 1, 10)], true));
-        room.offer(Nearest::new(NodeId(2), &[(cpu, 9, 10)], true));
+        room.offer(&Nearest::new(NodeId(1), 0, &[(cpu, 1, 10), (memory, 1, 10)], true));
+        room.offer(&Nearest::new(NodeId(2), 0, &[(cpu, 9, 10)], true));
         assert_eq!(room.nearest.as_ref().map(|of| of.node), Some(NodeId(2)));
-        room.offer(Nearest::new(NodeId(3), &[(memory, 8, 10)], true));
+        room.offer(&Nearest::new(NodeId(3), 0, &[(memory, 8, 10)], true));
         assert_eq!(room.nearest.as_ref().map(|of| of.node), Some(NodeId(3)), "it lacks a smaller part");
-        room.offer(Nearest::new(NodeId(4), &[(cpu, 1, 10)], false));
+        room.offer(&Nearest::new(NodeId(4), 0, &[(cpu, 1, 10)], false));
         assert_eq!(room.nearest.as_ref().map(|of| of.node), Some(NodeId(3)), "the other is too small");
     }
 

@@ -3,7 +3,7 @@
 use crate::index::{Slot, Visits};
 use crate::limits::EXPLAIN_NODES_MAX;
 use crate::node::NodeState;
-use crate::request::{Explain, Nearest, NodeRoom, PlacementRequest, Refusal, Sample};
+use crate::request::{Explain, Nearest, NodeLook, NodeRoom, PlacementRequest, Refusal};
 use crate::resource::{Amount, GPU_UNIT, GpuBooks, GpuRequest, ResourceKind};
 use crate::shard::Shard;
 use crate::shard::books::Books;
@@ -92,7 +92,7 @@ fn empty_count(books: &Books, slot: Slot, request: &PlacementRequest) -> i64 {
 impl Shard {
     /// Counts one page of the nodes of a replica, from a slot on: the failing checks as of a
     /// [refusal](crate::request::Refusal), and in `room` what the nodes have room for. The refusal tells where the next
-    /// page begins. `request` asks for all nodes to be counted.
+    /// page begins. `request` asks for all nodes to be counted. `each` is told of every node that labels and taints allow.
     ///
     /// # Panics
     /// If this is not a replica, or the request does not ask for all nodes.
@@ -101,6 +101,7 @@ impl Shard {
         request: &PlacementRequest,
         from: Slot,
         room: &mut NodeRoom,
+        each: &mut dyn FnMut(Slot, &NodeLook),
     ) -> Refusal {
         assert!(self.replica.is_some(), "only a replica is looked at for explanations");
         assert!(request.explain == Explain::Full, "all nodes are counted, page by page");
@@ -122,15 +123,17 @@ impl Shard {
                 || books.reservation(slot).is_some_and(|there| Some(there.owner) != request.owner);
             let is_ready = books.nodes.room(slot).state == Some(NodeState::Ready);
             if is_ready && eligible.allows(slot) && !is_reserved() {
-                look_at(books, slot, request, room);
+                let look = look_at(books, slot, request, room);
+                room.add(&look);
+                each(slot, &look);
             }
         }
         refusal
     }
 }
 
-/// Adds a node that labels and taints allow.
-fn look_at(books: &Books, slot: Slot, request: &PlacementRequest, found: &mut NodeRoom) {
+/// Looks at a node that labels and taints allow, and adds what is free there.
+fn look_at(books: &Books, slot: Slot, request: &PlacementRequest, found: &mut NodeRoom) -> NodeLook {
     let demand = &request.demand;
     let room = books.nodes.room(slot);
     let hot = books.nodes.hot(slot);
@@ -155,17 +158,15 @@ fn look_at(books: &Books, slot: Slot, request: &PlacementRequest, found: &mut No
     }
     let places = i64::from(room.places.max(0));
     let count = stocks.iter().map(|stock| stock.count).min().unwrap_or(places).min(places);
-    found.fits += u64::from(count > 0);
-    found.places += u64::try_from(count).expect("a count of places");
     stocks.iter().for_each(|stock| found.add_free(stock.kind, stock.free));
-    let node = hot.id;
     let empty = empty_count(books, slot, request);
-    found.offer_sample(Sample { node, holds: u64::try_from(empty).expect("a count of places") });
+    let number = |count: i64| u64::try_from(count).expect("a count of places");
+    let mut nearest = None;
     if count < places {
         let lacks: Vec<_> = stocks.iter().map(|of| (of.kind, of.lacking(count), of.asked)).collect();
         let lacks: Vec<_> = lacks.into_iter().filter(|&(_, lacks, _)| lacks > 0).collect();
-        if !lacks.is_empty() {
-            found.offer(Nearest::new(node, &lacks, empty > count));
-        }
+        let of = || Nearest::new(hot.id, number(count), &lacks, empty > count);
+        nearest = (!lacks.is_empty()).then(of);
     }
+    NodeLook { node: hot.id, places: number(count), empty: number(empty), nearest }
 }

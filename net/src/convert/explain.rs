@@ -17,7 +17,8 @@ use super::jobs::{dim_name, wire_amounts};
 use super::{chosen, number_of, refusal_body, task_state_number};
 use crate::limits::FOUND_CHARS_MAX;
 use crate::protocol::{
-    CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
+    CHANGE_CAPACITY, CHANGE_FREE_IN_DOMAIN, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES,
+    CHANGE_LARGER_NODES_IN_DOMAIN, CHANGE_MORE_NODES, CHANGE_MORE_NODES_IN_DOMAIN, CHANGE_RAISE_CAP,
     CHANGE_RELEASE, CHANGE_RUN_TIME, CHANGES_MAX, ChangeBody, DomainLackBody, ExplainJobReply,
     ExplainWaitReply, Fault, HOLDER_GROUP, HOLDERS_MAX, HolderBody, JOB_AMOUNTS_MAX, NO_VICTIMS_PREEMPT,
     NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NamedAmount, NodeRoomBody, PENDING_CAP, PENDING_CLAIM,
@@ -122,6 +123,12 @@ fn change(change: &Change, catalog: &Catalog) -> ChangeBody {
         let node = node.map_or(0, |node| node.0);
         ChangeBody { node, node_name: name.unwrap_or_default(), ..ChangeBody::default() }
     };
+    let each = |change: u8, count: u64, of_each: &Amounts| ChangeBody {
+        change,
+        count,
+        amounts: amounts(of_each, resources),
+        ..ChangeBody::default()
+    };
     let body = match &change.remedy {
         Remedy::FreeOnNode { node, amounts: free, of } => ChangeBody {
             change: CHANGE_FREE_ON_NODE,
@@ -132,12 +139,14 @@ fn change(change: &Change, catalog: &Catalog) -> ChangeBody {
         Remedy::MoreNodes { count, like } => {
             ChangeBody { change: CHANGE_MORE_NODES, count: *count, ..of_node(*like) }
         }
-        Remedy::LargerNodes { count, amounts: each } => ChangeBody {
-            change: CHANGE_LARGER_NODES,
-            count: *count,
-            amounts: amounts(each, resources),
-            ..ChangeBody::default()
-        },
+        Remedy::MoreNodesInDomain { count, like } => {
+            ChangeBody { change: CHANGE_MORE_NODES_IN_DOMAIN, count: *count, ..of_node(*like) }
+        }
+        Remedy::LargerNodes { count, amounts } => each(CHANGE_LARGER_NODES, *count, amounts),
+        Remedy::LargerNodesInDomain { count, amounts } => {
+            each(CHANGE_LARGER_NODES_IN_DOMAIN, *count, amounts)
+        }
+        Remedy::FreeInDomain { tasks, amounts } => each(CHANGE_FREE_IN_DOMAIN, *tasks, amounts),
         Remedy::RaiseCap { queue, dim, by } => ChangeBody {
             change: CHANGE_RAISE_CAP,
             queue: name_of(queue.as_ref()),
@@ -292,5 +301,8 @@ mod tests {
         let node = Remedy::MoreNodes { count: 2, like: None };
         let body = change(&Change { instead: false, remedy: node }, &Catalog::default());
         assert_eq!((body.node, &*body.node_name, body.count), (0, "", 2));
+        let in_domain = Remedy::MoreNodesInDomain { count: 2, like: None };
+        let of_domain = change(&Change { instead: false, remedy: in_domain }, &Catalog::default());
+        assert_eq!(of_domain, ChangeBody { change: CHANGE_MORE_NODES_IN_DOMAIN, ..body });
     }
 }

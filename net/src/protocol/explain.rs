@@ -74,6 +74,14 @@ pub const CHANGE_RELEASE: u8 = 5;
 pub const CHANGE_CAPACITY: u8 = 6;
 /// The tasks state a run time of at most this.
 pub const CHANGE_RUN_TIME: u8 = 7;
+/// As `CHANGE_MORE_NODES`, all of them in the domain that the explanation names. If there is no domain of the tier, all in a new
+/// one.
+pub const CHANGE_MORE_NODES_IN_DOMAIN: u8 = 8;
+/// As `CHANGE_LARGER_NODES`, all of them in the domain that the explanation names. If there is no domain of the tier, all in a
+/// new one.
+pub const CHANGE_LARGER_NODES_IN_DOMAIN: u8 = 9;
+/// Others leave room for so many more tasks, each with these amounts, on nodes of the domain that the explanation names.
+pub const CHANGE_FREE_IN_DOMAIN: u8 = 10;
 
 /// It waits for nothing: it has what it needs, or it is being changed.
 pub const WAITS_FOR_NOTHING: u8 = 0;
@@ -153,12 +161,14 @@ bodies! {
         pub instead: bool,
         /// The name of a queue, for `CHANGE_RAISE_CAP`, `CHANGE_RELEASE` and `CHANGE_FREE_ON_NODE`.
         pub queue: String [NAME],
-        /// The id of a node, for `CHANGE_FREE_ON_NODE` and `CHANGE_MORE_NODES`. 0: the session may not see it.
+        /// The id of a node, for `CHANGE_FREE_ON_NODE`, `CHANGE_MORE_NODES` and `CHANGE_MORE_NODES_IN_DOMAIN`. 0: the session
+        /// may not see it.
         pub node: u64,
         /// Its name.
         pub node_name: String [NAME],
-        /// A number of nodes, for `CHANGE_MORE_NODES` and `CHANGE_LARGER_NODES`. For `CHANGE_RAISE_CAP` and `CHANGE_RELEASE`
-        /// without amounts, a number of allocations.
+        /// A number of nodes, for `CHANGE_MORE_NODES`, `CHANGE_LARGER_NODES` and the same in a domain. For
+        /// `CHANGE_FREE_IN_DOMAIN`, a number of tasks. For `CHANGE_RAISE_CAP` and `CHANGE_RELEASE` without amounts, a number of
+        /// allocations.
         pub count: u64,
         /// Amounts, in 1/10,000 of a unit.
         pub amounts: Vec<NamedAmount> [JOB_AMOUNTS_MAX],
@@ -231,7 +241,7 @@ bodies! {
         pub bounds: Vec<QueueBoundBody> [QUEUE_BOUNDS_MAX],
         /// What would help. Empty: nothing but time, or nothing that is known.
         pub changes: Vec<ChangeBody> [CHANGES_MAX],
-        /// What domains lack, if `pending` is `PENDING_TOPOLOGY`.
+        /// What domains lack, if the tasks must be in one and none has room.
         pub domain: Option<DomainLackBody>,
         /// The fault, if any.
         pub fault: Option<Fault>,

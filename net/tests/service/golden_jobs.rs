@@ -426,6 +426,8 @@ fn numbers_of_explanations_never_change_their_meaning() {
     assert_eq!(rules, [1, 2, 3, 4, 5]);
     assert_eq!([CHANGE_FREE_ON_NODE, CHANGE_MORE_NODES, CHANGE_LARGER_NODES, CHANGE_RAISE_CAP], [1, 2, 3, 4]);
     assert_eq!([CHANGE_RELEASE, CHANGE_CAPACITY, CHANGE_RUN_TIME], [5, 6, 7]);
+    let in_domains = [CHANGE_MORE_NODES_IN_DOMAIN, CHANGE_LARGER_NODES_IN_DOMAIN, CHANGE_FREE_IN_DOMAIN];
+    assert_eq!(in_domains, [8, 9, 10]);
     assert_eq!((HOLDERS_MAX, QUEUE_BOUNDS_MAX, CHANGES_MAX), (8, 64, 256));
     assert_eq!([WAITS_FOR_NOTHING, WAITS_FOR_NODE, WAITS_FOR_BUNDLES], [0, 1, 2]);
     assert_eq!([WAITS_FOR_TOGETHER, WAITS_FOR_TURN, WAITS_FOR_TICKET], [3, 4, 5]);

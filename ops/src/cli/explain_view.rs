@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use wharf_core::jobs::{JobId, PendingReason, QueueRule, TaskId};
 use wharf_net::convert::{pending_reason, queue_rule};
 use wharf_net::protocol::{
-    CHANGE_CAPACITY, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES, CHANGE_MORE_NODES, CHANGE_RAISE_CAP,
+    CHANGE_CAPACITY, CHANGE_FREE_IN_DOMAIN, CHANGE_FREE_ON_NODE, CHANGE_LARGER_NODES,
+    CHANGE_LARGER_NODES_IN_DOMAIN, CHANGE_MORE_NODES, CHANGE_MORE_NODES_IN_DOMAIN, CHANGE_RAISE_CAP,
     CHANGE_RELEASE, CHANGE_RUN_TIME, ChangeBody, DomainLackBody, ExplainJobReply, HOLDER_GROUP, HolderBody,
     NO_VICTIMS_PREEMPT, NO_VICTIMS_RECLAIM, NO_VICTIMS_STARVE, NodeRoomBody, QueueBoundBody,
     RULE_ALLOCATIONS, RefusalBody,
@@ -31,6 +32,9 @@ fn change_name(number: u8) -> &'static str {
         CHANGE_RELEASE => "release",
         CHANGE_CAPACITY => "capacity",
         CHANGE_RUN_TIME => "run_time",
+        CHANGE_MORE_NODES_IN_DOMAIN => "more_nodes_in_domain",
+        CHANGE_LARGER_NODES_IN_DOMAIN => "larger_nodes_in_domain",
+        CHANGE_FREE_IN_DOMAIN => "free_in_domain",
         _ => "other",
     }
 }
@@ -73,7 +77,15 @@ fn bound_view(bound: &QueueBoundBody) -> Value {
     })
 }
 
-pub(super) fn change_view(change: &ChangeBody) -> Value {
+/// Returns whether a change is about the domain that the explanation names.
+fn is_in_domain(change: &ChangeBody) -> bool {
+    let in_domain = [CHANGE_MORE_NODES_IN_DOMAIN, CHANGE_LARGER_NODES_IN_DOMAIN, CHANGE_FREE_IN_DOMAIN];
+    in_domain.contains(&change.change)
+}
+
+/// Returns a change in JSON. `lack` names the domain that it may be about.
+pub(super) fn change_view(change: &ChangeBody, lack: Option<&DomainLackBody>) -> Value {
+    let domain = lack.filter(|_| is_in_domain(change)).and_then(|lack| given_text(&lack.best));
     json!({
         "change": change_name(change.change),
         "instead": change.instead,
@@ -82,9 +94,10 @@ pub(super) fn change_view(change: &ChangeBody) -> Value {
         "node_id": given(change.node),
         "count": given(change.count),
         "amounts": print::amounts(&change.amounts),
+        "domain": domain,
         // In seconds.
         "run_time": given(change.run_time).map(print::seconds),
-        "text": change_text(change),
+        "text": change_text(change, lack),
     })
 }
 
@@ -146,7 +159,7 @@ pub(super) fn view(reply: &ExplainJobReply) -> Value {
         "scarce": given_text(&reply.scarce),
         "scarce_holders": holders_view(&reply.scarce_holders, 0),
         "bounds": reply.bounds.iter().map(bound_view).collect::<Value>(),
-        "changes": reply.changes.iter().map(change_view).collect::<Value>(),
+        "changes": reply.changes.iter().map(|of| change_view(of, reply.domain.as_ref())).collect::<Value>(),
         "domain": reply.domain.as_ref().map(domain_view),
         "reason": reply.reason.to_string(),
         "fault": fault_view(reply.fault.as_ref()),
@@ -179,12 +192,23 @@ fn reason_text(reason: u8) -> &'static str {
     }
 }
 
-fn change_text(change: &ChangeBody) -> String {
+/// Returns where a change helps that is about a domain.
+fn where_text(lack: Option<&DomainLackBody>) -> String {
+    match lack {
+        Some(lack) if !lack.best.is_empty() => format!("in {}", lack.best),
+        Some(lack) => format!("in one {}", lack.tier),
+        None => "in one domain".to_owned(),
+    }
+}
+
+fn change_text(change: &ChangeBody, lack: Option<&DomainLackBody>) -> String {
     let amounts = amounts_text(&change.amounts);
     let node = given_text(&change.node_name);
     let queue =
         given_text(&change.queue).map_or_else(|| "a queue".to_owned(), |name| format!("queue {name}"));
     let nodes = if change.count == 1 { "node" } else { "nodes" };
+    let count = change.count;
+    let inside = if is_in_domain(change) { format!(" {}", where_text(lack)) } else { String::new() };
     match change.change {
         CHANGE_FREE_ON_NODE => {
             let node = node.map_or_else(|| "a node".to_owned(), |name| format!("node {name}"));
@@ -192,11 +216,19 @@ fn change_text(change: &ChangeBody) -> String {
                 if change.queue.is_empty() { String::new() } else { format!(", from tasks of {queue}") };
             format!("{amounts} more free on {node}{from}")
         }
-        CHANGE_MORE_NODES => {
+        CHANGE_MORE_NODES | CHANGE_MORE_NODES_IN_DOMAIN => {
             let like = node.map_or_else(|| "the largest".to_owned(), str::to_owned);
-            format!("{} more {nodes} like {like}", change.count)
+            format!("{count} more {nodes} like {like}{inside}")
         }
-        CHANGE_LARGER_NODES => format!("{} {nodes} for it with at least {amounts} each", change.count),
+        CHANGE_LARGER_NODES | CHANGE_LARGER_NODES_IN_DOMAIN => {
+            format!("{count} {nodes} for it with at least {amounts} each{inside}")
+        }
+        CHANGE_FREE_IN_DOMAIN => {
+            let tasks = if count == 1 { "task" } else { "tasks" };
+            let each =
+                if change.amounts.is_empty() { String::new() } else { format!(" with {amounts} each") };
+            format!("room for {count} more {tasks}{each}{inside}, left by others")
+        }
         CHANGE_RAISE_CAP if change.amounts.is_empty() => {
             format!("`allocations_max` of {queue} raised by {}", change.count)
         }
@@ -277,7 +309,7 @@ pub(super) fn say_reply(reply: &ExplainJobReply, of_task: bool) {
     if !victims.is_empty() {
         say(format_args!("nobody may be evicted for it by {}", victims.join(" or ")));
     }
-    say_changes(&reply.changes);
+    say_changes(&reply.changes, reply.domain.as_ref());
 }
 
 fn say_gang(reply: &ExplainJobReply, task: Option<TaskId>) {
@@ -335,14 +367,15 @@ pub(super) fn say_counts(nodes: &RefusalBody, room: &NodeRoomBody, subject: &str
     }
 }
 
-pub(super) fn say_changes(changes: &[ChangeBody]) {
+/// Prints what would help. `lack` names the domain that changes may be about.
+pub(super) fn say_changes(changes: &[ChangeBody], lack: Option<&DomainLackBody>) {
     if changes.is_empty() {
         return;
     }
     say(format_args!("this would help:"));
     for change in changes {
         let or = if change.instead { "or " } else { "" };
-        say(format_args!("  {or}{}", change_text(change)));
+        say(format_args!("  {or}{}", change_text(change, lack)));
     }
 }
 
@@ -366,7 +399,8 @@ mod tests {
 
     #[test]
     fn changes_are_said_in_words() {
-        let texts = (1..=7).map(|number| change_text(&change(number))).collect::<Vec<_>>();
+        let text = |change: &ChangeBody| change_text(change, None);
+        let texts = (1..=7).map(|number| text(&change(number))).collect::<Vec<_>>();
         assert_eq!(
             texts,
             [
@@ -379,11 +413,41 @@ mod tests {
                 "a stated run time of at most 90.0 s",
             ]
         );
-        let allocations = |number| change_text(&ChangeBody { amounts: Vec::new(), ..change(number) });
+        let allocations = |number| text(&ChangeBody { amounts: Vec::new(), ..change(number) });
         assert_eq!(allocations(CHANGE_RAISE_CAP), "`allocations_max` of queue a raised by 1");
         assert_eq!(allocations(CHANGE_RELEASE), "1 allocation given back by others in queue a");
         let hidden = ChangeBody { node: 0, node_name: String::new(), count: 2, ..change(CHANGE_MORE_NODES) };
-        assert_eq!(change_text(&hidden), "2 more nodes like the largest");
+        assert_eq!(text(&hidden), "2 more nodes like the largest");
+    }
+
+    #[test]
+    fn changes_in_domains_are_said_with_the_domain() {
+        let lack = DomainLackBody {
+            tier: "rack".to_owned(),
+            best: "z1/r3".to_owned(),
+            holds: 5,
+            needed: 8,
+            missing: false,
+        };
+        let texts = (8..=10).map(|number| change_text(&change(number), Some(&lack))).collect::<Vec<_>>();
+        assert_eq!(
+            texts,
+            [
+                "1 more node like n3 in z1/r3",
+                "1 node for it with at least cpu 2 each in z1/r3",
+                "room for 1 more task with cpu 2 each in z1/r3, left by others",
+            ]
+        );
+        assert_eq!(change_view(&change(8), Some(&lack))["domain"], "z1/r3");
+        assert_eq!(change_view(&change(2), Some(&lack))["domain"], Value::Null);
+        let hidden = DomainLackBody { best: String::new(), ..lack };
+        let unnamed = ChangeBody { node: 0, node_name: String::new(), count: 2, ..change(8) };
+        assert_eq!(change_text(&unnamed, Some(&hidden)), "2 more nodes like the largest in one rack");
+        let nothing = ChangeBody { count: 3, amounts: Vec::new(), ..change(10) };
+        assert_eq!(change_text(&nothing, None), "room for 3 more tasks in one domain, left by others");
+        for number in 1..=10 {
+            assert_ne!(change_name(number), "other");
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn view(
         "places": reply.room.places,
         "fragmented": reply.room.fragmented,
         "free": print::amounts(&reply.room.free),
-        "changes": reply.changes.iter().map(change_view).collect::<Value>(),
+        "changes": reply.changes.iter().map(|of| change_view(of, None)).collect::<Value>(),
         "reason": reply.reason.to_string(),
         "fault": fault_view(reply.fault.as_ref()),
     })
@@ -120,7 +120,7 @@ pub(super) fn say_reply(
         let such = if reply.bundle.is_some() { "bundles" } else { "placements" };
         say_counts(nodes, &reply.room, &subject, such);
     }
-    say_changes(&reply.changes);
+    say_changes(&reply.changes, None);
 }
 
 #[cfg(test)]

@@ -124,6 +124,44 @@ fn a_tier_that_is_gone_from_the_settings_is_told() {
     service.stop();
 }
 
+/// A job that must be in one rack is told the nearest one and what it lacks there. That helps.
+#[test]
+fn a_job_without_a_domain_is_told_what_would_help() {
+    let site = Site::new();
+    let tier = "topology = [{ tier = \"rack\", label = \"rack\" }]\n";
+    let settings = site.write("wharf.toml", &format!("{SETTINGS}{tier}"));
+    let service = site.serve(&["--config", &settings]);
+    let node = |name: &str, rack: &str, cpu: &str| {
+        let label = format!("rack={rack}");
+        let add = ["node", "add", name, "--cpu", cpu, "--memory", "16GiB", "--label", &label];
+        service.run(&add).with(0);
+    };
+    node("n1", "r1", "8");
+    let runs = "{name: runs, queue: q, min_member: 3, tasks: [{name: r, count: 3, cpu: 2}]}";
+    let job = "{name: j, queue: q, min_member: 3, topology: {mode: hard, tier: rack}, \
+               tasks: [{name: t, count: 3, cpu: 2}]}";
+    let work = site.write("work.yaml", &format!("queues: [{{name: q}}]\njobs:\n- {runs}\n- {job}\n"));
+    service.run(&["queue", "set", &work]).with(0);
+    service.run(&["job", "submit", &work]).with(0);
+    until(&service, "j1", "none");
+    node("n2", "r2", "1");
+    let told = until(&service, "j2", "topology");
+    let changes: Vec<_> = told["changes"].as_array().into_iter().flatten().collect();
+    let names: Vec<_> = changes.iter().map(|of| (&of["change"], &of["count"], &of["domain"])).collect();
+    let [two, one, rack] = [json!(2), json!(1), json!("r1")];
+    let expected = [(json!("free_in_domain"), &two, &rack), (json!("more_nodes_in_domain"), &one, &rack)];
+    assert!(names.into_iter().eq(expected.iter().map(|(name, count, rack)| (name, *count, *rack))), "{told}");
+    let words = [
+        "no rack has room for all 3 tasks: the best, r1, has room for 1",
+        "room for 2 more tasks with cpu 2 each in r1, left by others",
+        "or 1 more node like n1 in r1",
+    ];
+    service.run(&["explain", "j2"]).with(0).says(&words);
+    node("n3", "r1", "8");
+    until(&service, "j2", "none");
+    service.stop();
+}
+
 /// Waits for two cores on a connection of its own. Tells the id of the wait, and ends when it is placed.
 fn wait_for_cores(config: ClientConfig, tell: mpsc::SyncSender<String>) {
     let asked = async move {

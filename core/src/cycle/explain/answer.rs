@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::wanted::wanted;
+use super::domains::DomainRoom;
+use super::wanted::{Wanted, wanted};
 use super::{Explaining, is_cap, left, scarce};
 use crate::cycle::Scheduler;
 use crate::cycle::config::PluginKind;
 use crate::cycle::limit::Limit;
+use crate::cycle::topology::DomainId;
 use crate::fairness::{Amounts, Dim};
 use crate::ids::NodeId;
 use crate::jobs::{
@@ -14,6 +16,7 @@ use crate::jobs::{
     Remedy, Scarce, TaskClass, amounts_of,
 };
 use crate::node::NodeSpec;
+use crate::request::{Nearest, Sample};
 use crate::resource::{GPU_UNIT, ResourceKind};
 
 /// The largest number of additional nodes that is tried.
@@ -24,6 +27,12 @@ struct Lack<'a> {
     class: &'a TaskClass,
     /// The number of tasks of the class for which no node has room.
     tasks: u64,
+    /// The node that lacks least for one more.
+    nearest: Option<&'a Nearest>,
+    /// A node like which others would help.
+    sample: Option<Sample>,
+    /// Whether only nodes of one domain help, and whether it could hold these tasks if others left it.
+    in_domain: Option<bool>,
 }
 
 impl Scheduler {
@@ -112,11 +121,16 @@ impl Scheduler {
         Some(HeldBy { job: Some(first.job).filter(|&job| is_seen(job)), date: first.date, jobs })
     }
 
-    /// Returns what domains lack. The names of domains are for those who may see nodes.
+    /// Returns what domains lack, as counted, or as the last cycle noted it. The names of domains are for those who may see
+    /// nodes.
     fn domain_lack(&self, explaining: &Explaining, reason: PendingReason) -> Option<DomainLack> {
-        let lack = self.tries.lack_of(explaining.job).filter(|_| reason == PendingReason::Topology)?;
-        let best = lack.best.clone().filter(|_| explaining.tenant.is_none());
-        Some(DomainLack { best, ..lack.clone() })
+        let id = explaining.job;
+        let counted = explaining.domains.as_ref().filter(|_| is_by_room(reason));
+        let counted = counted.and_then(|domains| self.lack_in(id, domains, &domains.lacking()?));
+        let noted = || self.tries.lack_of(id).filter(|_| reason == PendingReason::Topology).cloned();
+        let lack = counted.or_else(noted)?;
+        let best = lack.best.filter(|_| explaining.tenant.is_none());
+        Some(DomainLack { best, ..lack })
     }
 
     /// Returns the changes that would help a job that waits.
@@ -124,10 +138,10 @@ impl Scheduler {
         use PendingReason as Why;
         let mut changes = Changes::default();
         match reason {
-            Why::None | Why::NotTried | Why::TooFewTasks | Why::Claim | Why::Conflict | Why::Topology => {}
+            Why::None | Why::NotTried | Why::TooFewTasks | Why::Claim | Why::Conflict => {}
             Why::NotAdmitted => self.admission_changes(explaining, &mut changes),
             Why::Reservation => self.run_time_change(explaining, &mut changes),
-            Why::Overused | Why::Share | Why::Cap | Why::NoNode | Why::Gang => {
+            Why::Overused | Why::Share | Why::Cap | Why::NoNode | Why::Gang | Why::Topology => {
                 self.cap_changes(explaining, &mut changes);
                 self.node_changes(explaining, &mut changes);
             }
@@ -192,22 +206,48 @@ impl Scheduler {
         limit.used.saturating_sub(left(own, explaining.withheld.of_job(explaining.job), limit.of))
     }
 
+    /// Returns the tasks that lack nodes. `None`: no node would help.
+    fn lack<'a>(&'a self, explaining: &'a Explaining, wanted: &Wanted) -> Option<Lack<'a>> {
+        let class = explaining.class.as_deref()?;
+        let job = self.jobs.job(explaining.job);
+        let room = &explaining.counts.room;
+        if job.spec().has_hard_topology() {
+            let domains = explaining.domains.as_ref()?;
+            let Some(lacking) = domains.lacking() else {
+                return Some(Lack { class, tasks: 0, nearest: None, sample: room.sample, in_domain: None });
+            };
+            let of = lacking.domain.and_then(|domain| domains.room_of(&lacking, domain));
+            let anywhere = domains.room_of(&lacking, DomainId::ROOT);
+            let sample = |of: Option<&'a DomainRoom>| of.and_then(|of| of.room.sample);
+            let in_domain = lacking.domain != Some(DomainId::ROOT);
+            return Some(Lack {
+                class: domains.class_of(&lacking),
+                tasks: lacking.tasks,
+                nearest: of.filter(|_| !lacking.is_together).and_then(|of| of.room.nearest.as_ref()),
+                sample: sample(of).or_else(|| sample(anywhere)),
+                in_domain: in_domain.then(|| self.may_hold(explaining.job, domains, &lacking)),
+            });
+        }
+        let is_of_class = |index: &&u32| std::ptr::eq(&*job.tasks()[**index as usize].class, class);
+        let of_class = wanted.tasks.iter().filter(is_of_class).count() as u64;
+        let tasks = of_class.saturating_sub(room.places);
+        let nearest = room.nearest.as_ref();
+        Some(Lack { class, tasks, nearest, sample: room.sample, in_domain: None })
+    }
+
     /// What helps where nodes have no room, or rules give the queue no more. Both are about what the cluster has, so more
     /// nodes may help with both.
     fn node_changes(&self, explaining: &Explaining, changes: &mut Changes) {
-        let Some(class) = explaining.class.as_deref() else { return };
         let job = self.jobs.job(explaining.job);
         let capped = self.capped_of(explaining.job, explaining.asked);
         let wanted = wanted(job, explaining.asked, &capped);
-        let is_of_class = |index: &&u32| std::ptr::eq(&*job.tasks()[**index as usize].class, class);
-        let of_class = wanted.tasks.iter().filter(is_of_class).count() as u64;
-        let room = &explaining.counts.room;
-        let lack = Lack { class, tasks: of_class.saturating_sub(room.places) };
+        let Some(lack) = self.lack(explaining, &wanted) else { return };
         let by_rules = |limit: &&Limit| !is_cap(limit.rule);
         let limits: Vec<Limit> = explaining.limits.iter().filter(by_rules).copied().collect();
         if limits.is_empty() {
             if lack.tasks > 0 {
                 let free = self.free_on_node(explaining, &lack, &Amounts::zero(), None);
+                let free = free.or_else(|| free_in_domain(&lack));
                 let more = self.more_nodes(explaining, &lack, None);
                 changes.add(free.into_iter().chain(more));
             }
@@ -241,19 +281,19 @@ impl Scheduler {
         excess: &Amounts,
         of: Option<Arc<str>>,
     ) -> Option<Remedy> {
-        let nearest = explaining.counts.room.nearest.as_ref();
         // Nothing that comes free makes a node larger.
-        let nearest = nearest.filter(|of| lack.tasks == 1 && of.is_large_enough)?;
-        if !self.others_hold(explaining, nearest.node, &lack.class.amounts, &amounts_of(&nearest.lacks)) {
+        let nearest = lack.nearest.filter(|of| lack.tasks == 1 && of.is_large_enough)?;
+        if !self.others_hold(explaining, nearest, &lack.class.amounts) {
             return None;
         }
         let amounts = amounts_of(&nearest.lacks).max(excess);
         Some(Remedy::FreeOnNode { node: seen(explaining, nearest.node), amounts, of })
     }
 
-    /// Returns whether a node has room for some amounts next to the tasks that the job itself has there. Only what the node
-    /// `lacks` is looked at.
-    fn others_hold(&self, explaining: &Explaining, node: NodeId, asked: &Amounts, lacks: &Amounts) -> bool {
+    /// Returns whether a node is large enough for one more task with some amounts, next to those that have room there now and
+    /// those that the job itself has there. Only what the node lacks is looked at.
+    fn others_hold(&self, explaining: &Explaining, nearest: &Nearest, asked: &Amounts) -> bool {
+        let node = nearest.node;
         let Some(spec) = self.spec_of(node) else { return false };
         let mut own = Amounts::zero();
         for task in self.jobs.on_node(node).iter().filter(|task| task.job == explaining.job) {
@@ -263,7 +303,9 @@ impl Scheduler {
             }
         }
         let has = amounts_of_spec(spec);
-        lacks.iter().all(|(dim, _)| own.get(dim).saturating_add(asked.get(dim)) <= has.get(dim))
+        let count = i64::try_from(nearest.places).unwrap_or(i64::MAX).saturating_add(1);
+        let all = |dim: Dim| own.get(dim).saturating_add(asked.get(dim).saturating_mul(count));
+        amounts_of(&nearest.lacks).iter().all(|(dim, _)| all(dim) <= has.get(dim))
     }
 
     /// Returns how many more nodes like the largest would do, or larger ones if none is large enough. With `asked`, the
@@ -274,7 +316,7 @@ impl Scheduler {
         lack: &Lack<'_>,
         asked: Option<&Amounts>,
     ) -> Option<Remedy> {
-        let sample = explaining.counts.room.sample;
+        let sample = lack.sample;
         let holds = sample.map_or(1, |sample| sample.holds);
         let least = lack.tasks.div_ceil(holds).max(1);
         let of_node = match sample {
@@ -285,9 +327,12 @@ impl Scheduler {
             None => least,
             Some(asked) => self.least_nodes(explaining.job, least, &of_node, asked)?,
         };
-        Some(match sample {
-            Some(sample) => Remedy::MoreNodes { count, like: seen(explaining, sample.node) },
-            None => Remedy::LargerNodes { count, amounts: of_node },
+        let like = sample.map(|sample| seen(explaining, sample.node));
+        Some(match (like, lack.in_domain) {
+            (Some(like), None) => Remedy::MoreNodes { count, like },
+            (Some(like), Some(_)) => Remedy::MoreNodesInDomain { count, like },
+            (None, None) => Remedy::LargerNodes { count, amounts: of_node },
+            (None, Some(_)) => Remedy::LargerNodesInDomain { count, amounts: of_node },
         })
     }
 
@@ -324,6 +369,18 @@ impl Scheduler {
     fn spec_of(&self, node: NodeId) -> Option<&NodeSpec> {
         self.replicas.iter().find_map(|replica| replica.spec(replica.shard().slot_of(node)?))
     }
+}
+
+/// Returns whether a job waits for room, or for what rules and caps give its queue.
+fn is_by_room(reason: PendingReason) -> bool {
+    use PendingReason as Why;
+    matches!(reason, Why::Overused | Why::Share | Why::Cap | Why::NoNode | Why::Gang | Why::Topology)
+}
+
+/// Returns what others must leave free in a domain, if it could hold the tasks then.
+fn free_in_domain(lack: &Lack<'_>) -> Option<Remedy> {
+    let remedy = Remedy::FreeInDomain { tasks: lack.tasks, amounts: lack.class.amounts.clone() };
+    lack.in_domain.filter(|&may_hold| may_hold).map(|_| remedy)
 }
 
 /// Returns a node if the one who asks may see nodes: the operator may.

@@ -1,5 +1,7 @@
 //! Why jobs wait is told as it is, and what is said to help does help.
 
+mod domains;
+
 use super::*;
 use crate::jobs::{Change, JobExplanation, PendingReason, Remedy};
 use crate::resource::GpuRequest;
@@ -147,6 +149,9 @@ impl Waiting {
                 return self.end(amounts.get(Dim::CPU), queue.as_deref(), None);
             }
             Remedy::Capacity { .. }
+            | Remedy::MoreNodesInDomain { .. }
+            | Remedy::LargerNodesInDomain { .. }
+            | Remedy::FreeInDomain { .. }
             | Remedy::RunTime(_)
             | Remedy::RaiseAllocations { .. }
             | Remedy::EndAllocations { .. } => panic!("nothing here asks for it: {change:?}"),

@@ -7,22 +7,22 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::jobs::{PendingReason, TopologyDomain, TopologyMode, TopologyRule, TopologyTier};
 
-const TIERS: [&str; 2] = ["rack", "block"];
+pub(super) const TIERS: [&str; 2] = ["rack", "block"];
 
 /// A cluster of nodes in domains, and what its jobs must keep.
-struct Racks {
-    bed: Bed,
+pub(super) struct Racks {
+    pub(super) bed: Bed,
     /// The values of each node, the narrowest tier first, and its cores.
-    labels: Vec<([Option<u8>; 2], u32)>,
-    queue: QueueId,
+    pub(super) labels: Vec<([Option<u8>; 2], u32)>,
+    pub(super) queue: QueueId,
 }
 
 /// What a job demands of all its tasks, and of those of its only task group.
-type Rules = [Option<(TopologyMode, usize)>; 2];
+pub(super) type Rules = [Option<(TopologyMode, usize)>; 2];
 
 impl Racks {
     /// Every second node has labels. The others are in objects instead.
-    fn new(actions: &[Action], tiers: &[&[PluginKind]], nodes: &[([Option<u8>; 2], u32)]) -> Self {
+    pub(super) fn new(actions: &[Action], tiers: &[&[PluginKind]], nodes: &[([Option<u8>; 2], u32)]) -> Self {
         let topology = TIERS.map(|name| TopologyTier::labelled(name, name)).to_vec();
         let mut domains: BTreeMap<(&str, String), TopologyDomain> = BTreeMap::new();
         let mut specs = Vec::new();
@@ -51,7 +51,7 @@ impl Racks {
         Self { bed, labels: nodes.to_vec(), queue }
     }
 
-    fn job(
+    pub(super) fn job(
         &mut self,
         name: &str,
         groups: &[u32],
@@ -81,7 +81,7 @@ impl Racks {
     }
 
     /// Returns the domain of a node in a tier: the values in this tier and in all wider ones.
-    fn domain(&self, node: NodeId, tier: usize) -> Option<Vec<Option<u8>>> {
+    pub(super) fn domain(&self, node: NodeId, tier: usize) -> Option<Vec<Option<u8>>> {
         let at = self.bed.nodes.iter().position(|&of| of == node).unwrap();
         let labels = &self.labels[at].0[tier..];
         labels[0].map(|_| labels.to_vec())
@@ -92,14 +92,14 @@ impl Racks {
         (0..=tier).any(|tier| self.share_a_domain(nodes, tier))
     }
 
-    fn share_a_domain(&self, nodes: &[NodeId], tier: usize) -> bool {
+    pub(super) fn share_a_domain(&self, nodes: &[NodeId], tier: usize) -> bool {
         nodes.iter().all(|&node| {
             self.domain(node, tier).is_some() && self.domain(node, tier) == self.domain(nodes[0], tier)
         })
     }
 
     /// Returns the nodes of the tasks of a job that keep one, in order of their indices. With a group, only of that.
-    fn nodes_of(&self, job: JobId, group: Option<u32>) -> Vec<NodeId> {
+    pub(super) fn nodes_of(&self, job: JobId, group: Option<u32>) -> Vec<NodeId> {
         let tasks = self.bed.jobs().job(job).tasks().iter();
         let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
         let tasks = tasks.filter(|task| keeps(task.state) && group.is_none_or(|group| task.group == group));
@@ -107,7 +107,7 @@ impl Racks {
     }
 
     /// Checks that each hard rule of a job is kept.
-    fn check_rules(&self, job: JobId, groups: u32, rules: Rules) {
+    pub(super) fn check_rules(&self, job: JobId, groups: u32, rules: Rules) {
         if let Some((TopologyMode::Hard, tier)) = rules[0] {
             assert!(
                 self.are_together(&self.nodes_of(job, None), tier),
@@ -125,7 +125,7 @@ impl Racks {
         }
     }
 
-    fn free(&self) -> Vec<u32> {
+    pub(super) fn free(&self) -> Vec<u32> {
         let used = |node: NodeId| -> i64 {
             let tasks = self.bed.jobs().on_node(node).iter();
             tasks.map(|&task| self.bed.jobs().task(task).class.amounts.get(crate::fairness::Dim::CPU)).sum()
@@ -154,13 +154,13 @@ impl Racks {
     }
 }
 
-const GANG: &[&[PluginKind]] = &[&[PluginKind::Priority, PluginKind::Gang]];
+pub(super) const GANG: &[&[PluginKind]] = &[&[PluginKind::Priority, PluginKind::Gang]];
 
-fn hard(tier: usize) -> Rules {
+pub(super) fn hard(tier: usize) -> Rules {
     [Some((TopologyMode::Hard, tier)), None]
 }
 
-fn at(rack: u8, block: u8) -> [Option<u8>; 2] {
+pub(super) fn at(rack: u8, block: u8) -> [Option<u8>; 2] {
     [Some(rack), Some(block)]
 }
 

@@ -155,16 +155,17 @@ impl Tree {
     }
 
     /// Returns the index of the tier of a domain, or the number of tiers for the root.
-    pub(super) fn tier(&self, id: DomainId) -> usize {
+    pub(in crate::cycle) fn tier(&self, id: DomainId) -> usize {
         self.domains.get(id.index()).map_or(self.tiers.len(), |domain| domain.tier)
     }
 
-    pub(super) fn parent(&self, id: DomainId) -> DomainId {
+    /// Returns the smallest domain of a wider tier around a domain. That of the root is the root.
+    pub(in crate::cycle) fn parent(&self, id: DomainId) -> DomainId {
         self.domains[id.index()].parent
     }
 
     /// Returns the path of a domain: its values, the widest tier first.
-    pub(super) fn path(&self, id: DomainId) -> &Arc<str> {
+    pub(in crate::cycle) fn path(&self, id: DomainId) -> &Arc<str> {
         &self.domains[id.index()].path
     }
 
@@ -200,23 +201,23 @@ impl Tree {
     }
 
     /// Returns the position of a node.
-    pub(super) fn position(&self, place: Place) -> Option<u32> {
+    pub(in crate::cycle) fn position(&self, place: Place) -> Option<u32> {
         self.positions.get(&place).copied()
     }
 
     /// Returns the node at a position.
-    pub(super) fn node(&self, position: u32) -> (NodeId, Place) {
+    pub(in crate::cycle) fn node(&self, position: u32) -> (NodeId, Place) {
         let of = &self.nodes[position as usize];
         (of.node, of.place)
     }
 
     /// Returns whether a node is in a domain.
-    pub(super) fn contains(&self, id: DomainId, place: Place) -> bool {
+    pub(in crate::cycle) fn contains(&self, id: DomainId, place: Place) -> bool {
         self.position(place).is_some_and(|position| self.range(id).contains(&position))
     }
 
     /// Returns the smallest domain that contains a node, and another domain if one is given.
-    pub(super) fn around(&self, position: u32, with: Option<DomainId>) -> DomainId {
+    pub(in crate::cycle) fn around(&self, position: u32, with: Option<DomainId>) -> DomainId {
         let mut id = self.nodes[position as usize].domain;
         while let Some(with) = with {
             let outer = self.range(id);
@@ -231,14 +232,29 @@ impl Tree {
     }
 
     /// Returns a domain and those around it, up to a tier.
-    pub(super) fn up_to(&self, id: DomainId, widest: usize) -> impl Iterator<Item = DomainId> + '_ {
+    pub(in crate::cycle) fn up_to(&self, id: DomainId, widest: usize) -> impl Iterator<Item = DomainId> + '_ {
         let up = std::iter::successors(Some(id), |&id| (id != DomainId::ROOT).then(|| self.parent(id)));
         up.take_while(move |&id| self.tier(id) <= widest)
     }
 
     /// Returns the widest domain of a tier, or of narrower ones, that contains a node. Such domains share no nodes.
-    pub(super) fn widest_around(&self, position: u32, widest: usize) -> Option<DomainId> {
+    pub(in crate::cycle) fn widest_around(&self, position: u32, widest: usize) -> Option<DomainId> {
         self.up_to(self.nodes[position as usize].domain, widest).last()
+    }
+
+    /// Returns the domain after another one, in an order in which those inside of a domain follow it.
+    pub(in crate::cycle) fn next(&self, id: DomainId) -> Option<DomainId> {
+        (id.index() + 1 < self.domains.len()).then_some(DomainId(id.0 + 1))
+    }
+
+    /// Returns whether a domain is another one, or inside of it.
+    pub(in crate::cycle) fn is_within(&self, id: DomainId, outer: DomainId) -> bool {
+        id >= outer && (outer == DomainId::ROOT || self.range(id).start < self.range(outer).end)
+    }
+
+    /// Returns whether a domain inside of another one is of a tier or a narrower one, and none around it there is, too.
+    pub(in crate::cycle) fn is_widest_in(&self, id: DomainId, widest: usize, outer: DomainId) -> bool {
+        self.tier(id) <= widest && (id == outer || self.tier(self.parent(id)) > widest)
     }
 
     /// Returns the domains that contain a node, from the smallest to the widest, without the root.

@@ -14,7 +14,7 @@ const LARGEST: NodeId = NodeId(9);
 
 /// Bundles of some cores each. So many nodes have room, for so many bundles in all, and an empty node holds `holds`.
 fn class(cpu: u32, count: u32, (fits, places): (u64, u64), holds: u64) -> Class {
-    let nearest = Nearest::new(NodeId(4), &[(ResourceKind::Cpu, 5_000, 10_000)], holds > 0);
+    let nearest = Nearest::new(NodeId(4), 0, &[(ResourceKind::Cpu, 5_000, 10_000)], holds > 0);
     let sample = (holds > 0).then_some(Sample { node: LARGEST, holds });
     let room = NodeRoom { fits, places, nearest: Some(nearest), sample, ..NodeRoom::default() };
     let counts = NodeCounts { room, ..NodeCounts::default() };

@@ -4,105 +4,18 @@
 //! submit work, a tenant. A role says which messages a peer may send. A tenant says what they may touch: only what
 //! belongs to the tenant. Peers without a tenant act for the operator and may touch everything.
 
+mod roles;
+pub use roles::{ParseRoleError, Role, Roles};
+
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wharf_core::ids::{OwnerId, SessionId, TenantId};
-use wharf_core::jobs::TenantQueue;
+use wharf_core::jobs::{Binding, TenantQueue};
 use wharf_core::time::Time;
 
 use crate::protocol::{Fault, Kind, Reason};
-
-/// A right to send some kinds of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Role {
-    /// Places and releases work, and keeps groups.
-    Submit = 1,
-    /// Reports a node and its heartbeats.
-    NodeAgent = 2,
-    /// Reads nodes, books, changes and events.
-    Observer = 4,
-    /// Commits statements on any node, and reads what it plans on.
-    Planner = 8,
-    /// May send every message.
-    Admin = 16,
-}
-
-impl Role {
-    /// All roles.
-    pub const ALL: [Self; 5] = [Self::Submit, Self::NodeAgent, Self::Observer, Self::Planner, Self::Admin];
-
-    /// Returns the role's name in the configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Submit => "submit",
-            Self::NodeAgent => "node-agent",
-            Self::Observer => "observer",
-            Self::Planner => "planner",
-            Self::Admin => "admin",
-        }
-    }
-}
-
-/// A text that names no role.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no role: give submit, node-agent, observer, planner or admin")]
-pub struct ParseRoleError(String);
-
-impl FromStr for Role {
-    type Err = ParseRoleError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = Self::ALL.into_iter().find(|role| role.name() == text);
-        known.ok_or_else(|| ParseRoleError(text.to_owned()))
-    }
-}
-
-/// A set of roles.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Roles(u8);
-
-impl Roles {
-    /// Every role.
-    pub const EVERY: Self = Self::of(&Role::ALL);
-
-    /// Returns the set of these roles.
-    #[must_use]
-    pub const fn of(roles: &[Role]) -> Self {
-        let mut set = 0;
-        let mut at = 0;
-        while at < roles.len() {
-            set |= roles[at] as u8;
-            at += 1;
-        }
-        Self(set)
-    }
-
-    /// Returns whether both sets have a role in common.
-    #[must_use]
-    pub const fn has_any(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
-impl FromIterator<Role> for Roles {
-    fn from_iter<I: IntoIterator<Item = Role>>(roles: I) -> Self {
-        Self(roles.into_iter().fold(0, |set, role| set | role as u8))
-    }
-}
-
-impl fmt::Display for Roles {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut names = Role::ALL.into_iter().filter(|&role| self.has_any(Self::of(&[role]))).map(Role::name);
-        write!(f, "{}", names.next().unwrap_or("none"))?;
-        names.try_for_each(|name| write!(f, ", {name}"))
-    }
-}
 
 /// The limits of a tenant. They hold for all its connections together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,8 +30,16 @@ pub struct TenantLimits {
     pub in_flight_max: Option<u32>,
     /// The owners whose reservations its requests may use.
     pub owners: Vec<OwnerId>,
-    /// The name of the queue to which all is charged that it gets from now on. `None`: only what names a queue is charged.
+    /// The name of the queue to which all is charged that it gets from now on. `None`: it is as anybody's.
     pub queue: Option<String>,
+}
+
+impl TenantLimits {
+    /// Returns the queue to which it is bound, if it is.
+    fn binding(&self) -> Option<Binding> {
+        let queue = self.queue.as_deref()?.into();
+        Some(Binding::Tenant(TenantQueue { tenant: self.name.as_str().into(), queue }))
+    }
 }
 
 /// The rate at which a tenant sends requests, as the time at which all of them so far would be through at its limit.
@@ -168,8 +89,6 @@ pub struct Tenant {
     /// The limits.
     pub limits: TenantLimits,
     pub(crate) usage: Arc<TenantUse>,
-    /// Its queue, as requests bring it along.
-    bound: Option<Arc<TenantQueue>>,
 }
 
 /// What a peer may do.
@@ -183,6 +102,8 @@ pub struct Rights {
     pub tenant: Option<Arc<Tenant>>,
     /// The nodes that it may report, if not all: names, or beginnings of names with a star.
     pub nodes: Option<Vec<String>>,
+    /// The queue of its requests that name none, as they bring it along.
+    bound: Option<Arc<Binding>>,
 }
 
 impl Rights {
@@ -202,20 +123,20 @@ impl Rights {
         self.tenant.as_ref().is_none_or(|own| own.limits.id == tenant)
     }
 
-    /// Returns the queue to which its tenant is bound, if it is.
+    /// Returns the queue of its requests that name none, if there is one: that of its tenant, or the default queue.
     #[inline]
     #[must_use]
-    pub fn bound(&self) -> Option<&Arc<TenantQueue>> {
-        self.tenant.as_ref()?.bound.as_ref()
+    pub fn bound(&self) -> Option<&Arc<Binding>> {
+        self.bound.as_ref()
     }
 
     /// Checks that what its tenant gets by this kind of request need not be charged to a queue. `remedy` says what to do
-    /// instead.
+    /// instead. Only a tenant has to be charged for all: the default queue is for requests that may name a queue.
     ///
     /// # Errors
     /// Returns a fault that names the tenant and its queue.
     pub(crate) fn check_unbound(&self, kind: Kind, remedy: &str) -> Result<(), Fault> {
-        let Some(bound) = self.bound() else { return Ok(()) };
+        let Some(Binding::Tenant(bound)) = self.bound().map(Arc::as_ref) else { return Ok(()) };
         let message = format!(
             "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and `{}` is charged to no queue: {remedy}",
             bound.tenant,
@@ -331,6 +252,9 @@ pub struct AccessSettings {
     pub identities: Vec<Identity>,
     /// Peers are known by their certificates. Otherwise everyone may do everything.
     pub by_certificate: bool,
+    /// The name of the queue to which placements, groups and jobs go that name none and whose tenant is bound to none. `None`:
+    /// such placements and groups are charged to no queue, and such jobs are refused.
+    pub default_queue: Option<String>,
 }
 
 /// The peer of a connection.
@@ -377,23 +301,29 @@ impl Access {
     /// Panics if an identity names a tenant that is not among the tenants. Settings are checked before.
     #[must_use]
     pub fn new(settings: &AccessSettings, before: Option<&Self>) -> Self {
-        let everyone = Rights { name: String::new(), roles: Roles::EVERY, tenant: None, nodes: None };
+        let default = settings.default_queue.as_deref().map(|queue| Arc::new(Binding::Default(queue.into())));
+        let everyone = Rights {
+            name: String::new(),
+            roles: Roles::EVERY,
+            tenant: None,
+            nodes: None,
+            bound: default.clone(),
+        };
         let used =
             |id: TenantId| before.and_then(|before| before.usage.get(&id)).cloned().unwrap_or_default();
         let usage: BTreeMap<_, Arc<TenantUse>> =
             settings.tenants.iter().map(|limits| (limits.id, used(limits.id))).collect();
         let tenant = |limits: &TenantLimits| {
             let usage = Arc::clone(&usage[&limits.id]);
-            let bound = limits.queue.as_deref().map(|queue| {
-                Arc::new(TenantQueue { tenant: limits.name.as_str().into(), queue: queue.into() })
-            });
-            (limits.id, Arc::new(Tenant { limits: limits.clone(), usage, bound }))
+            (limits.id, Arc::new(Tenant { limits: limits.clone(), usage }))
         };
         let tenants: BTreeMap<_, _> = settings.tenants.iter().map(tenant).collect();
         let rights = |identity: &Identity| {
             let Identity { name, roles, tenant, nodes } = identity.clone();
             let tenant = tenant.map(|id| Arc::clone(&tenants[&id]));
-            (name.clone(), Arc::new(Rights { name, roles, tenant, nodes }))
+            let own = tenant.as_ref().and_then(|tenant| tenant.limits.binding());
+            let bound = own.map(Arc::new).or_else(|| default.clone());
+            (name.clone(), Arc::new(Rights { name, roles, tenant, nodes, bound }))
         };
         let by_name = settings.by_certificate.then(|| settings.identities.iter().map(rights).collect());
         Self { by_name, everyone: Arc::new(everyone), usage }
@@ -426,7 +356,12 @@ mod tests {
             tenant: Some(limits.id),
             nodes: None,
         };
-        AccessSettings { tenants: vec![limits], identities: vec![identity], by_certificate: true }
+        AccessSettings {
+            tenants: vec![limits],
+            identities: vec![identity],
+            by_certificate: true,
+            ..AccessSettings::default()
+        }
     }
 
     #[test]
@@ -442,7 +377,7 @@ mod tests {
     #[test]
     fn each_message_needs_a_role_and_an_admin_has_all() {
         for &kind in Kind::ALL {
-            let rights = |roles| Rights { name: "a".to_owned(), roles, tenant: None, nodes: None };
+            let rights = |roles| Rights { name: "a".to_owned(), roles, ..Rights::default() };
             assert_eq!(rights(Roles::of(&[Role::Admin])).check_kind(kind), Ok(()), "{kind:?}");
             let refused = rights(Roles::default()).check_kind(kind).expect_err("no role");
             assert!(
@@ -580,7 +515,7 @@ mod tests {
     #[test]
     fn an_agent_reports_the_nodes_that_it_may() {
         let nodes = Some(vec!["gpu-*".to_owned(), "login".to_owned()]);
-        let rights = Rights { name: "a".to_owned(), roles: Roles::EVERY, tenant: None, nodes };
+        let rights = Rights { name: "a".to_owned(), roles: Roles::EVERY, nodes, ..Rights::default() };
         let may = |node| rights.check_node(node).is_ok();
         assert_eq!(["gpu-7", "login", "login2", "cpu-1"].map(may), [true, true, false, false]);
     }
@@ -592,5 +527,26 @@ mod tests {
         let rights = access.rights(&["a".to_owned()]);
         assert_eq!([0, 7, 8].map(|owner| rights.check_owner(owner).is_ok()), [true, true, false]);
         assert!(Access::default().rights(&[]).check_owner(8).is_ok());
+    }
+
+    #[test]
+    fn the_default_queue_is_that_of_all_who_are_bound_to_no_other() {
+        let mut of = settings(tenant(1, None));
+        let operator = Identity { name: "op".to_owned(), tenant: None, ..of.identities[0].clone() };
+        of.identities.push(operator);
+        let queue_of = |of: &AccessSettings, name: &str| {
+            Access::new(of, None).rights(&[name.to_owned()]).bound().map(|bound| (**bound).clone())
+        };
+        let default = Binding::Default("all".into());
+        assert_eq!((queue_of(&of, "a"), queue_of(&of, "op")), (None, None));
+        of.default_queue = Some("all".to_owned());
+        assert_eq!(queue_of(&of, "a"), Some(default.clone()));
+        assert_eq!(queue_of(&of, "op"), Some(default.clone()));
+        of.tenants[0].queue = Some("own".to_owned());
+        let own = Binding::Tenant(TenantQueue { tenant: "t1".into(), queue: "own".into() });
+        assert_eq!(queue_of(&of, "a"), Some(own));
+        assert_eq!(queue_of(&of, "op"), Some(default.clone()));
+        let open = AccessSettings { default_queue: of.default_queue, ..AccessSettings::default() };
+        assert_eq!(queue_of(&open, ""), Some(default), "everyone may do everything");
     }
 }

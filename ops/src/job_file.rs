@@ -97,7 +97,7 @@ pub(crate) enum OrderingFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct JobFile {
     pub(crate) name: Name,
-    /// Only a tenant that is bound to a queue may leave it out, and not in scenarios.
+    /// It may be left out if the settings of the service say to which queue the job goes then, and not in scenarios.
     #[serde(default)]
     pub(crate) queue: Option<Name>,
     /// The user in the queue for whom it counts.

@@ -24,6 +24,7 @@ pub mod cli;
 pub mod config;
 mod cycle_file;
 pub mod daemon;
+mod default_queue;
 pub mod file_error;
 mod job_file;
 pub mod journal;

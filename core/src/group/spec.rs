@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::jobs::TenantQueue;
+use crate::jobs::Binding;
 use crate::limits::GROUP_BUNDLES_MAX;
 use crate::request::PlacementRequest;
 use crate::statement::ConflictDetection;
@@ -85,8 +85,9 @@ pub struct GroupSpec {
     pub conflict_detection: ConflictDetection,
     /// The queue that is charged for its bundles. The keeper of jobs manages the group then.
     pub queue: Option<Arc<str>>,
-    /// The queue to which its tenant is bound when it asks for the group, if it is. A group that is made has none.
-    pub bound: Option<Arc<TenantQueue>>,
+    /// The queue of its tenant, or the default queue, if the settings name one when it is asked for. A group that is made has
+    /// none.
+    pub bound: Option<Arc<Binding>>,
 }
 
 /// The reason why a group spec is invalid.

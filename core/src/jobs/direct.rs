@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{BindingError, Capped, JobError, Jobs, OverCap, QueueId, TenantQueue};
+use super::{Binding, BindingError, Capped, JobError, Jobs, OverCap, QueueId};
 use crate::fairness::Amounts;
 use crate::ids::{SessionId, TenantId};
 use crate::planted::{PlantedBug, is_planted};
@@ -19,8 +19,8 @@ pub struct DirectPlacement {
     pub request: PlacementRequest,
     /// The name of the queue.
     pub queue: Arc<str>,
-    /// The queue to which its tenant is bound, if it is.
-    pub bound: Option<Arc<TenantQueue>>,
+    /// The queue of its tenant, or the default queue, if the settings name one.
+    pub bound: Option<Arc<Binding>>,
     /// How it waits. `None`: it is placed at once or refused.
     pub wait: Option<DirectWait>,
 }
@@ -45,7 +45,7 @@ pub enum NotCharged {
     InnerQueue(Arc<str>),
     /// The queue is closed.
     ClosedQueue(Arc<str>),
-    /// The tenant is bound to another queue.
+    /// Its binding forbids it.
     Binding(BindingError),
     /// The queue is for another tenant.
     ForeignQueue(Arc<str>),

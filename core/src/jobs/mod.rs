@@ -39,7 +39,7 @@ mod tests;
 mod topology;
 mod usage;
 
-pub use binding::{BindingError, TenantQueue};
+pub use binding::{Binding, BindingError, DefaultFault, TenantQueue};
 pub(crate) use caps::Withheld;
 pub use caps::{Capped, OverCap};
 pub(crate) use copy::JobsCopy;

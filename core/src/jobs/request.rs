@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::nodes::{NodesPlan, NodesRequest, NodesRequestError};
 use super::{
-    AskedPriorities, BindingError, ClassError, JobError, JobExplanation, JobId, JobPhase, JobSpec, Jobs,
-    PriorityClass, QueueError, QueueSpec, TaskId, TaskState, TenantQueue, Usage, UserView,
+    AskedPriorities, Binding, BindingError, ClassError, JobError, JobExplanation, JobId, JobPhase, JobSpec,
+    Jobs, PriorityClass, QueueError, QueueSpec, TaskId, TaskState, Usage, UserView,
 };
 use crate::fairness::Amounts;
 use crate::ids::{AllocationId, NodeId, TenantId};
@@ -51,8 +51,8 @@ pub enum JobsRequest {
         spec: Box<JobSpec>,
         /// The name of its queue.
         queue: Arc<str>,
-        /// The queue to which its tenant is bound, if it is.
-        bound: Option<Arc<TenantQueue>>,
+        /// The queue of its tenant, or the default queue, if the settings name one.
+        bound: Option<Arc<Binding>>,
         /// The priorities that it asks for. `None`: they are as in `spec`.
         priorities: Option<Box<AskedPriorities>>,
     },
@@ -322,7 +322,7 @@ pub enum JobsRejection {
     /// The job has no such task.
     #[error("job {} has no task {}: show the job to see which it has", .0.job, .0.index)]
     UnknownTask(TaskId),
-    /// The tenant is bound to another queue.
+    /// Its binding forbids it.
     #[error(transparent)]
     Binding(#[from] BindingError),
     /// The queue is for another tenant.

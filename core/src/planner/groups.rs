@@ -538,7 +538,7 @@ impl Planner {
     }
 }
 
-/// Returns a spec as it is kept: the binding of its tenant mattered when it was asked for.
+/// Returns a spec as it is kept: its binding mattered when it was asked for.
 fn made(mut spec: Arc<GroupSpec>) -> Arc<GroupSpec> {
     if spec.bound.is_some() {
         Arc::make_mut(&mut spec).bound = None;

@@ -91,7 +91,7 @@ impl Planner {
     pub(super) fn check_queue(&self, spec: &GroupSpec, tenant: TenantId) -> Result<(), NotCharged> {
         let Some(name) = &spec.queue else { return Ok(()) };
         let jobs = self.jobs().expect("only the keeper of jobs has groups in queues");
-        jobs.check_binding(name, spec.bound.as_ref()).map_err(NotCharged::Binding)?;
+        jobs.check_binding(name, tenant, spec.bound.as_deref()).map_err(NotCharged::Binding)?;
         jobs.chargeable(name, tenant).map(drop)
     }
 

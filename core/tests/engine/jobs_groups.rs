@@ -12,8 +12,8 @@ use wharf_core::group::{
 };
 use wharf_core::ids::{GroupId, TenantId};
 use wharf_core::jobs::{
-    BindingError, Capped, JobsRejection, JobsRequest, NotCharged, QueueContents, QueueError, QueueSpec,
-    TaskState, TenantQueue,
+    Binding, BindingError, Capped, JobsRejection, JobsRequest, NotCharged, QueueContents, QueueError,
+    QueueSpec, TaskState, TenantQueue,
 };
 use wharf_core::node::LifeEvent;
 use wharf_core::request::PlacementRequest;
@@ -263,7 +263,9 @@ fn what_is_wrong_is_refused_and_charges_nothing() {
     ] {
         assert_eq!(refused(&mut engine, of(queue, two)), why);
     }
-    let bound = |queue: &str| Some(Arc::new(TenantQueue { tenant: "two".into(), queue: queue.into() }));
+    let bound = |queue: &str| {
+        Some(Arc::new(Binding::Tenant(TenantQueue { tenant: "two".into(), queue: queue.into() })))
+    };
     let outside = refused(&mut engine, GroupSpec { bound: bound("closed"), ..of("below", two) });
     assert!(matches!(&outside, NotCharged::Binding(BindingError::Outside { .. })), "{outside:?}");
     assert_eq!((live_allocations(&mut engine), list(&mut engine)), (0, vec![]));

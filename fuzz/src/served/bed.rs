@@ -382,6 +382,7 @@ fn access(is_user_trusted: bool) -> AccessSettings {
             identity(NAMES[2], &[Role::Submit], 2),
         ],
         by_certificate: true,
+        ..AccessSettings::default()
     }
 }
 

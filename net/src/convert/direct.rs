@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use wharf_core::jobs::{BindingError, Capped, DirectPlacement, DirectWait, NotCharged, TenantQueue};
+use wharf_core::jobs::{
+    Binding, BindingError, Capped, DefaultFault, DirectPlacement, DirectWait, NotCharged,
+};
 use wharf_core::limits::{DIRECT_CANDIDATES_MAX, PLANNERS_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, ResourceRegistry};
@@ -12,11 +14,11 @@ use super::jobs::dim_name;
 use super::{PlacementDefaults, check_name, placement_request, refused_reply};
 use crate::protocol::{Fault, PlaceReply, PlaceRequest, Reason};
 
-/// Checks that the service has queues, as `keeps_jobs` says. `bound` is the queue to which the tenant is bound.
+/// Checks that the service has queues, as `keeps_jobs` says. `bound` is the queue that the settings give to the request.
 ///
 /// # Errors
 /// Returns a fault that names `queue`.
-pub(crate) fn check_keeps_queues(keeps_jobs: bool, bound: Option<&TenantQueue>) -> Result<(), Fault> {
+pub(crate) fn check_keeps_queues(keeps_jobs: bool, bound: Option<&Binding>) -> Result<(), Fault> {
     if keeps_jobs {
         return Ok(());
     }
@@ -25,7 +27,11 @@ pub(crate) fn check_keeps_queues(keeps_jobs: bool, bound: Option<&TenantQueue>) 
             "this service keeps no queues: leave `queue` empty, or set `jobs.enabled` to true and `planners` to 1 to \
              {PLANNERS_MAX}"
         ),
-        Some(of) => format!(
+        Some(Binding::Default(queue)) => format!(
+            "what names no queue goes to queue `{queue}` (setting `jobs.default_queue`), and this service keeps no queues: let \
+             an administrator set `jobs.enabled` to true and `planners` to 1 to {PLANNERS_MAX}, or leave the setting out"
+        ),
+        Some(Binding::Tenant(of)) => format!(
             "tenant `{}` is bound to queue `{}` (setting `tenants.queue`), and this service keeps no queues: let an \
              administrator set `jobs.enabled` to true and `planners` to 1 to {PLANNERS_MAX}, or end the binding",
             of.tenant, of.queue
@@ -35,14 +41,14 @@ pub(crate) fn check_keeps_queues(keeps_jobs: bool, bound: Option<&TenantQueue>) 
 }
 
 /// Checks that a placement in a queue asks for nothing that such a placement cannot have. `keeps_jobs` says whether the
-/// service has queues, and `bound` to which one the tenant is bound.
+/// service has queues, and `bound` which one the settings give to the request.
 ///
 /// # Errors
 /// Returns a fault that names the field.
 pub(crate) fn check_queued(
     wire: &PlaceRequest,
     keeps_jobs: bool,
-    bound: Option<&TenantQueue>,
+    bound: Option<&Binding>,
 ) -> Result<(), Fault> {
     check_keeps_queues(keeps_jobs, bound)?;
     check_name("queue", &wire.queue)?;
@@ -56,7 +62,7 @@ pub(crate) fn check_queued(
     Ok(())
 }
 
-/// Converts a placement that names a queue to the engine's form. `bound` is the queue to which its tenant is bound, and
+/// Converts a placement that names a queue to the engine's form. `bound` is the queue that the settings give to it, and
 /// `wait` how it waits, if it may.
 ///
 /// # Errors
@@ -65,18 +71,23 @@ pub fn queued_placement(
     mut wire: PlaceRequest,
     catalog: &Catalog,
     defaults: PlacementDefaults,
-    bound: Option<Arc<TenantQueue>>,
+    bound: Option<Arc<Binding>>,
     wait: Option<DirectWait>,
 ) -> Result<DirectPlacement, Box<PlaceReply>> {
     let queue = std::mem::take(&mut wire.queue).into();
     Ok(DirectPlacement { request: placement_request(wire, catalog, defaults)?, queue, bound, wait })
 }
 
-/// Returns the reason code of a queue that a bound tenant may not use.
+/// Returns the reason code of a queue that a request may not use by its binding.
 pub(super) fn binding_reason(error: &BindingError) -> Reason {
     match error {
         BindingError::NoQueue(_) => Reason::UnknownQueue,
         BindingError::Outside { .. } => Reason::Forbidden,
+        BindingError::Default { fault, .. } => match fault {
+            DefaultFault::Unknown => Reason::UnknownQueue,
+            DefaultFault::Inner | DefaultFault::Closed => Reason::InvalidField,
+            DefaultFault::Foreign => Reason::Forbidden,
+        },
     }
 }
 

@@ -448,8 +448,8 @@ pub(super) fn check_task(asked: &crate::protocol::PlaceRequest) -> Result<(), Fa
 pub fn job_spec(wire: JobBody, catalog: &Catalog, defaults: PlacementDefaults) -> Result<JobSpec, Fault> {
     check_name("name", &wire.name)?;
     if wire.queue.is_empty() {
-        let message =
-            "the job names no queue: give one, since its tenant is bound to none (setting `tenants.queue`)";
+        let message = "the job names no queue: give one, since its tenant is bound to none (setting `tenants.queue`), and there is no \
+             default queue (setting `jobs.default_queue`)";
         return Err(invalid("queue", message));
     }
     check_name("queue", &wire.queue)?;

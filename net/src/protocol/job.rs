@@ -299,7 +299,8 @@ bodies! {
     pub struct JobBody {
         /// Its name, which is unique among the jobs of its tenant that have not ended.
         pub name: String [NAME],
-        /// The name of its queue, which has no queues below it. Empty: that to which its tenant is bound.
+        /// The name of its queue, which has no queues below it. Empty: that to which its tenant is
+        /// bound, else the default queue of the service.
         pub queue: String [NAME],
         /// How many tasks must have nodes before any is bound. 0: none in particular.
         pub min_member: u32,

@@ -102,8 +102,9 @@ bodies! {
         /// and 1 and up select from its setting `attribute_orders`. [`ORDER_DOMINANT`] begins with the
         /// request's dominant resource. Other policies ignore it.
         pub attribute_order: u8,
-        /// The queue that is charged for the placement. If it waits, it waits there. Empty: the one to
-        /// which its tenant is bound, or none. If some requests of a batch name queues, and no tenant is bound, all must.
+        /// The queue that is charged for the placement. If it waits, it waits there. Empty: the one to which its tenant is
+        /// bound, else the default queue of the service, if it has one. If some requests of a batch name queues, and others go
+        /// to none, the others are refused.
         pub queue: String [NAME],
         /// Requests of higher priority go first, among waiting requests and within a batch. Must be 0 for a
         /// single request that does not wait.

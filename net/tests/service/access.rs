@@ -26,6 +26,7 @@ pub(crate) fn settings() -> AccessSettings {
             identity("spiffe://test/one", &[Role::Submit], Some(1)),
         ],
         by_certificate: true,
+        ..AccessSettings::default()
     }
 }
 

@@ -21,6 +21,7 @@ async fn a_client_whose_certificate_is_out_of_its_time_is_refused_and_others_are
         tenants: Vec::new(),
         identities: vec![identity("admin", &[Role::Admin], None)],
         by_certificate: true,
+        ..AccessSettings::default()
     };
     let server = TestServer::start_secured(&access, &authority);
     let config =

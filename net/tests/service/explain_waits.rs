@@ -18,7 +18,7 @@ fn of_placement(session: WireSession, sequence: u64) -> ExplainWaitRequest {
     ExplainWaitRequest { session: Some(session), sequence, ..ExplainWaitRequest::default() }
 }
 
-fn of_group(group: WireGroup) -> ExplainWaitRequest {
+pub(super) fn of_group(group: WireGroup) -> ExplainWaitRequest {
     ExplainWaitRequest { group: Some(group), ..ExplainWaitRequest::default() }
 }
 

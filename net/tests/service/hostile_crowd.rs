@@ -201,6 +201,7 @@ fn replayed_bytes_of_another_tenant_reach_nothing_of_it() {
             .map(|number| identity(&format!("user-{number}"), &[Role::Submit], Some(number)))
             .into(),
         by_certificate: true,
+        ..AccessSettings::default()
     });
     let (victim, _) = bed.greet_as(&["user-1"], false, None);
     let (thief, _) = bed.greet_as(&["user-2"], false, None);

@@ -36,7 +36,7 @@ async fn listed(client: &Client) -> QueueStatusBody {
     list.queues.into_iter().next().expect("one queue")
 }
 
-fn held_of(status: &QueueStatusBody) -> i64 {
+pub(super) fn held_of(status: &QueueStatusBody) -> i64 {
     status.usage.held.iter().map(|named| named.amount).sum()
 }
 
@@ -180,7 +180,7 @@ async fn until_waiting(client: &Client, waiting: u32) {
     .await;
 }
 
-fn of_placement(session: WireSession, sequence: u64) -> ExplainWaitRequest {
+pub(super) fn of_placement(session: WireSession, sequence: u64) -> ExplainWaitRequest {
     ExplainWaitRequest { session: Some(session), sequence, ..ExplainWaitRequest::default() }
 }
 

@@ -7,6 +7,7 @@ mod cancelled_waits;
 mod certificates;
 mod codec_properties;
 mod connections;
+mod default_queue;
 mod durable_waits;
 mod events;
 mod explain_waits;

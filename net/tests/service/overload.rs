@@ -271,6 +271,7 @@ fn tenants_have_turns_in_turn() {
             .map(|number| identity(&format!("user-{number}"), &[Role::Submit], Some(number)))
             .into(),
         by_certificate: true,
+        ..AccessSettings::default()
     });
     let greedy: Vec<_> = (0..8).map(|_| bed.greet_as(&["user-1"], false, None).0).collect();
     let modest = bed.greet_as(&["user-2"], false, None).0;

@@ -24,6 +24,7 @@ fn settings(queue: Option<&str>) -> AccessSettings {
             identity("two", &[Role::Submit], Some(2)),
         ],
         by_certificate: true,
+        ..AccessSettings::default()
     }
 }
 
@@ -41,25 +42,25 @@ async fn start() -> (TestServer, [Client; 3]) {
     (server, clients)
 }
 
-async fn set_queue(admin: &Client, queue: QueueBody) {
+pub(super) async fn set_queue(admin: &Client, queue: QueueBody) {
     let set = within(admin.set_queue(&SetQueueRequest { queue })).await.expect("answered");
     assert!(set.reason.is_done(), "{set:?}");
 }
 
-fn queue(name: &str, parent: &str) -> QueueBody {
+pub(super) fn queue(name: &str, parent: &str) -> QueueBody {
     QueueBody { name: name.to_owned(), parent: parent.to_owned(), ..QueueBody::default() }
 }
 
-fn team() -> QueueBody {
+pub(super) fn team() -> QueueBody {
     let capability = AmountsBody { amounts: vec![named("cpu", 10)] };
     QueueBody { capability, ..queue("team", "") }
 }
 
-fn in_queue(queue: &str, cpu: i64) -> PlaceRequest {
+pub(super) fn in_queue(queue: &str, cpu: i64) -> PlaceRequest {
     PlaceRequest { queue: queue.to_owned(), ..ask(cpu, 0, 0) }
 }
 
-fn job(name: &str, queue: &str) -> SubmitJobRequest {
+pub(super) fn job(name: &str, queue: &str) -> SubmitJobRequest {
     let group = TaskGroupBody { request: ask(1, 0, 0), ..TaskGroupBody::default() };
     let job = JobBody {
         name: name.to_owned(),
@@ -71,20 +72,20 @@ fn job(name: &str, queue: &str) -> SubmitJobRequest {
     SubmitJobRequest { job }
 }
 
-async fn place(client: &Client, request: &PlaceRequest) -> PlaceReply {
+pub(super) async fn place(client: &Client, request: &PlaceRequest) -> PlaceReply {
     within(client.place(request)).await.expect("answered")
 }
 
 /// Returns the reason of a refusal, and its fault, which is about the queue.
 #[track_caller]
-fn refused(reason: ReasonCode, fault: Option<Fault>) -> (Reason, String) {
+pub(super) fn refused(reason: ReasonCode, fault: Option<Fault>) -> (Reason, String) {
     let fault = fault.expect("a fault");
     assert!(fault.field.ends_with("queue"), "{fault:?}");
     (reason.known().expect("it is known"), fault.message)
 }
 
 /// Returns the number of direct placements of a queue.
-async fn direct(admin: &Client, name: &str) -> u32 {
+pub(super) async fn direct(admin: &Client, name: &str) -> u32 {
     let list = within(admin.list_queues(&ListQueuesRequest::default())).await.expect("answered");
     list.queues.iter().find(|status| status.queue.name == name).expect("it is there").direct
 }
@@ -226,12 +227,12 @@ async fn what_no_queue_is_charged_with_is_refused_to_a_bound_tenant() {
     server.stop().await;
 }
 
-fn group(queue: &str, cpu: i64, count: u32) -> CreateGroupRequest {
+pub(super) fn group(queue: &str, cpu: i64, count: u32) -> CreateGroupRequest {
     let bundles = vec![BundleTemplate { request: in_queue(queue, cpu), count }];
     CreateGroupRequest { bundles, ..CreateGroupRequest::default() }
 }
 
-async fn create(client: &Client, request: &CreateGroupRequest) -> GroupReply {
+pub(super) async fn create(client: &Client, request: &CreateGroupRequest) -> GroupReply {
     within(client.create_group(request)).await.expect("answered")
 }
 

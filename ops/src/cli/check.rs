@@ -9,14 +9,17 @@ use wharf_core::cycle::CycleConfig;
 
 use super::{Ended, job_bodies, plan, print, read_text, scenario};
 use crate::config::{Config, Overrides};
+use crate::default_queue;
 use crate::file_error::FileError;
+use crate::job_file::JobsFile;
 use crate::line_error::{LineError, documents};
 use crate::scenario::{check_jobs, check_plan, unused_by};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Files of scenarios, of priority classes, queues and jobs, or for `wharf plan` (YAML or JSON), settings (TOML), or directories of
-    /// scenarios. With one file of settings, it is also told what queues say that these settings do not use.
+    /// scenarios. With one file of settings, it is also told what queues say that these settings do not use, and
+    /// whether the default queue of the settings takes anything.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 }
@@ -56,18 +59,35 @@ impl Shape {
 struct Checked {
     what: String,
     unused: Vec<LineError>,
+    /// Documents with queues.
+    queues: Vec<JobsFile>,
+}
+
+impl Checked {
+    fn new(what: impl Into<String>, unused: Vec<LineError>) -> Self {
+        Self { what: what.into(), unused, queues: Vec::new() }
+    }
 }
 
 /// Runs `wharf check`.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<Ended> {
     let files = scenario::files(&args.paths)?;
-    let rules = rules(&files)?;
-    for file in files {
-        let Checked { what, unused } = check(&file, rules.as_ref())?;
+    let settings = settings(&files)?;
+    let rules = settings.as_ref().and_then(|(_, config)| config.engine.jobs.as_ref()).map(|jobs| &jobs.cycle);
+    let mut submitted = Vec::new();
+    for file in &files {
+        let Checked { what, unused, queues } = check(file, rules)?;
         print::say(format_args!("{}: {what}", file.display()));
         for LineError { line, message } in unused {
             print::say(format_args!("{}: line {line}: warning: {message}", file.display()));
         }
+        submitted.extend(queues);
+    }
+    if let Some((file, config)) = settings
+        && let Some(queue) = config.access.default_queue
+        && let Some(fault) = default_queue::fault_in_files(&queue, &submitted)
+    {
+        print::say(format_args!("{}: warning: by the files of queues, {fault}", file.display()));
     }
     Ok(Ended::Done)
 }
@@ -80,11 +100,11 @@ fn overrides(file: &Path) -> Overrides {
     Overrides { file: Some(file.to_owned()), ..Overrides::default() }
 }
 
-/// Returns the rules of the one file of settings, if there is one and jobs are kept.
-fn rules(files: &[PathBuf]) -> anyhow::Result<Option<CycleConfig>> {
+/// Returns the one file of settings, and what it says, if there is one.
+fn settings(files: &[PathBuf]) -> anyhow::Result<Option<(&Path, Config)>> {
     let mut of_settings = files.iter().filter(|file| is_settings(file));
     match (of_settings.next(), of_settings.next()) {
-        (Some(one), None) => Ok(Config::load(&overrides(one))?.engine.jobs.map(|jobs| jobs.cycle)),
+        (Some(one), None) => Ok(Some((one, Config::load(&overrides(one))?))),
         _ => Ok(None),
     }
 }
@@ -95,7 +115,7 @@ fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
     if is_settings(file) {
         let overrides = overrides(file);
         Config::load(&overrides)?.check_files(&overrides)?;
-        return Ok(Checked { what: "settings are right".to_owned(), unused: Vec::new() });
+        return Ok(Checked::new("settings are right", Vec::new()));
     }
     let text = read_text(file)?;
     let in_file = |error: LineError| FileError::new(file, error);
@@ -110,7 +130,8 @@ fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
         };
         let what = format!("{classes}{} queues and {} jobs are right", checked.queues, checked.jobs);
         let unused = rules.map(|rules| unused_by(&text, rules)).transpose().map_err(in_file)?;
-        return Ok(Checked { what, unused: unused.unwrap_or_default() });
+        let queues = documents(&text).map_err(in_file)?;
+        return Ok(Checked { queues, ..Checked::new(what, unused.unwrap_or_default()) });
     }
     if shapes.iter().any(Shape::is_plan) {
         let plan = plan::read(file)?;
@@ -119,7 +140,7 @@ fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
         }
         let unused = check_plan(&plan).map_err(in_file)?;
         let types = plan.autoscaling.value.node_types.len();
-        return Ok(Checked { what: format!("a plan of nodes of {types} types is right"), unused });
+        return Ok(Checked::new(format!("a plan of nodes of {types} types is right"), unused));
     }
     let scenarios = scenario::read(file)?;
     let mut unused = Vec::new();
@@ -127,5 +148,5 @@ fn check(file: &Path, rules: Option<&CycleConfig>) -> anyhow::Result<Checked> {
         unused.extend(scenario.check().map_err(|error| scenario::in_file(file, scenario, error))?);
     }
     let what = format!("{} scenarios: settings, queues and jobs are right", scenarios.len());
-    Ok(Checked { what, unused })
+    Ok(Checked::new(what, unused))
 }

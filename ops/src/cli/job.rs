@@ -127,7 +127,9 @@ async fn submit(args: SubmitArgs) -> anyhow::Result<Ended> {
             let JobBody { name, queue, .. } = &job.body;
             let id = JobId(reply.job);
             match queue.as_str() {
-                "" => format!("job {id}: {name} submitted to the queue of its tenant"),
+                "" => {
+                    format!("job {id}: {name} submitted to the queue that the settings of the service name")
+                }
                 queue => format!("job {id}: {name} submitted to queue {queue}"),
             }
         },

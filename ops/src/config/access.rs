@@ -58,7 +58,7 @@ pub(super) fn clients(raw: &Raw, listen: SocketAddr) -> Result<Option<ClientFile
     }
 }
 
-/// Checks tenants and identities. `keeps_jobs` says whether the service has queues.
+/// Checks tenants, identities and the default queue. `keeps_jobs` says whether the service has queues.
 pub(super) fn access(
     raw: &Raw,
     by_certificate: bool,
@@ -88,6 +88,7 @@ pub(super) fn access(
         );
         return Err(value("tenants", message).at(format!("tenants.{at}.queue")));
     }
+    let default_queue = default_queue(raw, keeps_jobs)?;
     let mut names = BTreeSet::new();
     let mut identities = Vec::with_capacity(raw.identities.len());
     for (at, written) in raw.identities.iter().enumerate() {
@@ -102,7 +103,27 @@ pub(super) fn access(
         }
         identities.push(identity);
     }
-    Ok(AccessSettings { tenants, identities, by_certificate })
+    Ok(AccessSettings { tenants, identities, by_certificate, default_queue })
+}
+
+/// Checks the queue of what names none, if there is one. Whether it exists, only the running service knows.
+fn default_queue(raw: &Raw, keeps_jobs: bool) -> Result<Option<String>, ConfigError> {
+    let Some(queue) = &raw.jobs.default_queue else { return Ok(None) };
+    let wrong = |message: String| Err(value("jobs.default_queue", message));
+    if let Err(fault) = wharf_net::convert::check_name("queue", queue) {
+        return wrong(format!("no queue can have this name: {}", fault.message));
+    }
+    if queue == QueueId::ROOT_NAME {
+        return wrong(format!("{queue} contains all queues: name another one"));
+    }
+    if !keeps_jobs {
+        let message = format!(
+            "it is `{queue}`, and the service keeps no queues: leave it out, or set `jobs.enabled` and at least one of \
+             `planners`"
+        );
+        return wrong(message);
+    }
+    Ok(Some(queue.clone()))
 }
 
 fn limits(at: usize, written: &TenantRaw, before: &[TenantRaw]) -> Result<TenantLimits, ConfigError> {
@@ -245,6 +266,19 @@ mod tests {
     }
 
     #[test]
+    fn a_default_queue_needs_no_tenants() {
+        let of = |text: &str| check(text).unwrap().access;
+        assert_eq!(of("").default_queue, None);
+        let access = of("[jobs]\ndefault_queue = \"all\"\n");
+        assert_eq!((access.default_queue.as_deref(), access.by_certificate), (Some("all"), false));
+        let without = refused("planners = 0\n[jobs]\ndefault_queue = \"all\"\n");
+        assert!(
+            without.contains("`jobs.default_queue`: it is `all`") && without.contains("`planners`"),
+            "{without}"
+        );
+    }
+
+    #[test]
     fn settings_that_cannot_be_meant_are_refused_by_name() {
         let tenant = "[[tenants]]\nname = \"a\"\nnumber = 1\n";
         let identity = "[[identities]]\nname = \"x\"\nroles = [\"submit\"]\n";
@@ -258,6 +292,12 @@ mod tests {
             (format!("{tenant}queue = \"\"\n"), "`a` has a `queue` that none can be"),
             (format!("{tenant}queue = \"root\"\n"), "contains all"),
             (format!("{tenant}queue = \"q\"\n[jobs]\nenabled = false\n"), "`jobs.enabled`"),
+            ("[jobs]\ndefault_queue = \"\"\n".to_owned(), "no queue can have this name"),
+            ("[jobs]\ndefault_queue = \"root\"\n".to_owned(), "contains all queues"),
+            (
+                "[jobs]\ndefault_queue = \"q\"\nenabled = false\n".to_owned(),
+                "`jobs.default_queue`: it is `q`",
+            ),
             ("[[tenants]]\nname = \"a\"\nnumbr = 1\n".to_owned(), "numbr"),
             ("[[identities]]\nname = \"y\"\nroles = [\"root\"]\n".to_owned(), "`root` is no role"),
             ("[[identities]]\nname = \"y\"\nroles = []\n".to_owned(), "no roles"),

@@ -83,13 +83,14 @@ pub struct Config {
 /// The largest value of `checkpoint_mib` and `events_mib`: 1 TiB.
 const CHECKPOINT_MIB_MAX: u64 = 1 << 20;
 
-/// Settings that a running service applies on SIGHUP.
-const RELOADABLE: [&str; 14] = [
+/// Settings that a running service applies on SIGHUP. One of a table follows the table's name and a dot.
+const RELOADABLE: [&str; 15] = [
     "avoid_gpu_nodes",
     "connections_per_address_max",
     "handshakes_per_second",
     "identities",
     "in_flight_max",
+    "jobs.default_queue",
     "log",
     "policy",
     "session_kept_for",
@@ -338,12 +339,11 @@ impl Config {
     pub fn fixed_differences(&self, other: &Self) -> Vec<String> {
         // The file of typical requests may have other contents than at the start.
         let reads_others = self.engine.typical_shapes != other.engine.typical_shapes;
-        let others = serde_json::json!(other.raw);
+        let others = other.raw.fixed();
         let mut differences = Vec::new();
-        for (key, value) in serde_json::json!(self.raw).as_object().into_iter().flatten() {
-            let differs = others[key] != *value || (key == "typical_pods" && reads_others);
-            if differs && !RELOADABLE.contains(&key.as_str()) {
-                differences.push(key.clone());
+        for (key, value) in self.raw.fixed() {
+            if others[&key] != value || (key == "typical_pods" && reads_others) {
+                differences.push(key);
             }
         }
         let key = "client_certificates";
@@ -352,6 +352,25 @@ impl Config {
             differences.push(key.to_owned());
         }
         differences
+    }
+}
+
+impl Raw {
+    /// Returns the settings that need a restart, by their names. Those of a table are together.
+    fn fixed(&self) -> serde_json::Map<String, serde_json::Value> {
+        let mut settings = serde_json::json!(self);
+        for setting in RELOADABLE {
+            let (table, key) = match setting.split_once('.') {
+                Some((table, key)) => (&mut settings[table], key),
+                None => (&mut settings, setting),
+            };
+            let known = table.as_object_mut().and_then(|table| table.remove(key));
+            assert!(known.is_some(), "there is a setting `{setting}`");
+        }
+        match settings {
+            serde_json::Value::Object(settings) => settings,
+            _ => unreachable!("settings are a table"),
+        }
     }
 }
 
@@ -497,7 +516,9 @@ mod tests {
         assert!(config.fixed_differences(&same).is_empty(), "it was the number by default");
         let other = check(|raw| (raw.policy, raw.shards) = (policy, Some(shards + 1))).unwrap();
         assert_eq!(config.fixed_differences(&other), ["shards"]);
-        let settings = serde_json::json!(config.raw);
-        assert!(RELOADABLE.iter().all(|key| settings.get(key).is_some()));
+        let other = check(|raw| raw.jobs.default_queue = Some("q".to_owned())).unwrap();
+        assert!(config.fixed_differences(&other).is_empty());
+        let other = check(|raw| raw.jobs.grace = "1s".to_owned()).unwrap();
+        assert_eq!(config.fixed_differences(&other), ["jobs"], "the others of its table");
     }
 }

@@ -167,6 +167,8 @@ settings! {
     pub struct JobsRaw {
         /// True if the service keeps queues and jobs.
         pub enabled: bool = true,
+        /// The queue of what names none, and whose tenant is bound to none; by default, there is no such queue.
+        pub default_queue: Option<String>,
         /// The time between the beginnings of two scheduling cycles.
         pub interval: String = "100ms".to_owned(),
         /// The actions of a cycle, in order; by default all but `starve`.

@@ -9,6 +9,7 @@ pub use certificate::{DEVELOPMENT_CERTIFICATE, client_certificate, read_certific
 mod clock;
 mod events;
 mod journal;
+mod reload;
 pub use clock::ServiceClock;
 pub use journal::EXIT_JOURNAL_FAILED;
 
@@ -46,6 +47,7 @@ use wharf_net::socket;
 use wharf_net::tls::{ClientTrust, ServerCertificate, TlsError};
 
 use crate::config::Config;
+use crate::default_queue;
 use crate::file_error::FileError;
 use crate::journal::{
     Durability, JournalBounds, JournalCounters, JournalLoops, JournalStart, Recovery, Store,
@@ -205,6 +207,11 @@ impl Daemon {
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
         let opening = Instant::now();
         let books = check_books(&state, store.recovery().appends > 0)?;
+        if let Some(queue) = &config.access.default_queue
+            && let Some(fault) = default_queue::fault_in_store(queue, &state.jobs)
+        {
+            warn!("what names no queue is refused for now: {fault}");
+        }
         let globals = state.globals();
         let sessions = std::mem::take(&mut state.sessions);
         let pinning = Pinning::plan(config.pin, config.io_threads, config.engine.shards);
@@ -354,35 +361,6 @@ impl Daemon {
     /// fails.
     pub async fn failed(&self) {
         self.failed.notified().await;
-    }
-
-    /// Applies the settings that can change without a restart, all or nothing. Returns the names of the
-    /// others that differ.
-    ///
-    /// # Errors
-    /// When a new certificate cannot be used. Nothing changes then.
-    pub fn reload(&mut self, config: Config) -> Result<Vec<String>, DaemonError> {
-        let (chain, key) = certificate::load_or_create(&self.config.data_dir, config.tls.as_ref())?;
-        // Both are read before either is replaced.
-        let clients = self.clients.as_ref().zip(config.clients.as_ref());
-        let clients =
-            clients.map(|(trust, files)| Ok::<_, FileError>((trust, certificate::load_authorities(files)?)));
-        // Whether the key can be used is known before the authorities are replaced.
-        ServerCertificate::new(chain.clone(), key.clone_key())?;
-        if let Some((trust, (authorities, revoked))) = clients.transpose()? {
-            trust.set(&authorities, revoked)?;
-        }
-        self.certificate.set(chain.clone(), key)?;
-        self.certificates = chain;
-        let fixed = self.config.fixed_differences(&config);
-        for name in &fixed {
-            warn!(setting = name, "this setting changes at the next start only");
-        }
-        self.shared.sessions.set_settings(config.connections);
-        if self.config.clients.is_some() == config.clients.is_some() {
-            self.shared.sessions.set_access(&config.access);
-        }
-        Ok(fixed)
     }
 
     /// Stops the service: takes no new requests, answers accepted ones, and writes the checkpoint.

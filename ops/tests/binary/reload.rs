@@ -233,6 +233,65 @@ fn whether_nodes_with_gpus_are_avoided_is_reloaded() {
     service.stop();
 }
 
+/// What names no queue goes to the default queue, from a reload on. One that takes nothing is told at the start and by
+/// `wharf check`.
+#[test]
+fn the_default_queue_is_reloaded() {
+    let site = Site::new();
+    let settings = |jobs: &str| site.write("wharf.toml", &format!("[jobs]\n{jobs}\n"));
+    let queues = site.write("q.yaml", "queues:\n- {name: all, capability: {cpu: 2}}\n- {name: later}\n");
+    let file = settings("default_queue = \"nobody\"");
+    site.run(&["check", &file, &queues]).with(0).says(&["wharf.toml: warning", "`nobody`", "no such queue"]);
+    let checked = site.run(&["check", &settings("default_queue = \"all\""), &queues]).with(0);
+    assert!(!checked.out.contains("warning"), "{checked:#?}");
+    let service = site.serve(&["--shards", "1", "--config", &file]);
+    service.wait_for_log("what names no queue is refused for now: queue `all` is the default queue", 1);
+    add(&service, "n", "8");
+    let place = || service.run(&["place", "--cpu", "2"]);
+    place().with(1).says(&["unknown_queue", "`jobs.default_queue`", "let an administrator make it"]);
+    service.run(&["queue", "set", &queues]).with(0);
+    place().with(0);
+    place().with(1).says(&["over_cap", "queue `all`", "of cpu 2, 2 are"]);
+    let job = site.write("job.yaml", "jobs:\n- {name: j, tasks: [{name: t, cpu: 1}]}\n");
+    service.run(&["job", "submit", &job]).with(0).says(&["the queue that the settings of the service name"]);
+    // Settings that cannot be meant change nothing.
+    for (count, wrong) in (1..).zip(["default_queue = \"root\"", "default_queue = \"\""]) {
+        settings(wrong);
+        service.signal("HUP");
+        let line = service.wait_for_log("settings not reloaded", count);
+        assert!(line.contains("jobs.default_queue"), "{line}");
+    }
+    place().with(1).says(&["over_cap", "queue `all`"]);
+    settings("default_queue = \"later\"");
+    reload(&service, 1);
+    place().with(0);
+    settings("");
+    reload(&service, 2);
+    place().with(0);
+    let listed = service.json(&["queue", "list"]);
+    let direct = |name: &str| {
+        let queue = listed.as_array().expect("a list").iter().find(|queue| queue["queue"] == name);
+        queue.expect("it is there")["direct"].as_u64()
+    };
+    assert_eq!((direct("all"), direct("later")), (Some(1), Some(1)), "{listed}");
+    assert!(service.log().iter().all(|line| !line.contains("setting=\"jobs\"")), "it needs no restart");
+    service.stop();
+}
+
+/// A service without queues gets none by a reload, so what names none stays without one.
+#[test]
+fn a_default_queue_that_comes_with_queues_waits_for_the_next_start() {
+    let site = Site::new();
+    let file = site.write("wharf.toml", "[jobs]\nenabled = false\n");
+    let service = site.serve(&["--shards", "1", "--config", &file]);
+    add(&service, "n", "8");
+    site.write("wharf.toml", "[jobs]\ndefault_queue = \"all\"\n");
+    reload(&service, 1);
+    service.wait_for_log("setting=\"jobs\"", 1);
+    service.run(&["place", "--cpu", "1"]).with(0);
+    service.stop();
+}
+
 /// By the time of the start, the session would be kept for an hour.
 #[test]
 fn the_time_that_sessions_are_kept_is_reloaded() {

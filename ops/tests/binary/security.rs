@@ -224,7 +224,7 @@ fn a_tenant_that_is_bound_to_a_queue_is_charged_to_it() {
         "2 more are asked for",
     ]);
     let job = site.write("job.yaml", "jobs:\n- {name: j, tasks: [{name: t, cpu: 1}]}\n");
-    let submitted = "submitted to the queue of its tenant";
+    let submitted = "submitted to the queue that the settings of the service name";
     run("red-head", &["job", "submit", &job]).with(0).says(&[submitted]);
     run("blue-head", &["job", "submit", &job]).with(1).says(&["line 2", "names no queue"]);
     let outside = site.write("outside.yaml", "jobs:\n- {name: o, queue: blue, tasks: [{name: t, cpu: 1}]}\n");

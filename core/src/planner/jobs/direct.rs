@@ -167,7 +167,8 @@ impl Keeper {
             return Err(NotCharged::TooManyTasks(tasks));
         }
         let DirectPlacement { request, queue: name, bound, .. } = &*asked.placement;
-        self.jobs().check_binding(name, bound.as_ref()).map_err(NotCharged::Binding)?;
+        let binding = self.jobs().check_binding(name, request.tenant, bound.as_deref());
+        binding.map_err(NotCharged::Binding)?;
         let amounts = Amounts::of(&request.demand);
         let queue = self.jobs().chargeable(name, request.tenant)?;
         let may_wait = asked.wait().is_some();

@@ -49,7 +49,7 @@ impl Planner {
                 Ok(JobsReply::Classes(classes.cloned().collect()))
             }
             JobsRequest::Submit { spec, queue, bound, priorities } => {
-                let binding = keeper.jobs().check_binding(&queue, bound.as_ref());
+                let binding = keeper.jobs().check_binding(&queue, spec.tenant, bound.as_deref());
                 let submit = |()| keeper.submit(*spec, priorities.as_deref(), &queue, now);
                 binding.map_err(Into::into).and_then(submit)
             }

@@ -30,5 +30,6 @@ pub(super) fn access() -> AccessSettings {
         tenants: vec![tenant(1), tenant(2)],
         identities: users.chain(others).collect(),
         by_certificate: true,
+        ..AccessSettings::default()
     }
 }

@@ -170,7 +170,7 @@ impl ConnectionService {
     fn handle_submit_job(&mut self, asker: Asker, mut job: JobBody) {
         let bound = self.connections[asker.connection].rights.bound();
         if let Some(of) = bound.filter(|_| job.queue.is_empty()) {
-            job.queue = of.queue.to_string();
+            job.queue = of.queue().to_string();
         }
         let defaults = self.placement_defaults(asker.connection);
         match job_kinds_to_learn(&job, self.port.catalog(), defaults) {

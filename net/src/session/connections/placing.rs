@@ -136,13 +136,13 @@ impl ConnectionService {
         }
     }
 
-    /// Handles a placement that is charged to a queue: the one that it names, or that of its tenant. The keeper of jobs makes
-    /// it.
+    /// Handles a placement that is charged to a queue: the one that it names, or the one that the settings give to it. The
+    /// keeper of jobs makes it.
     fn place_in_queue(&mut self, asker: Asker, mut request: PlaceRequest) {
         let defaults = self.placement_defaults(asker.connection);
         let bound = self.connections[asker.connection].rights.bound().cloned();
         if let Some(of) = bound.as_ref().filter(|_| request.queue.is_empty()) {
-            request.queue = of.queue.to_string();
+            request.queue = of.queue().to_string();
         }
         if let Err(fault) = check_queued(&request, self.port.keeps_jobs(), bound.as_deref()) {
             return self.answer(asker, &PlaceReply::from(fault), asker.started);
@@ -292,7 +292,7 @@ impl ConnectionService {
         self.submit_parts(asker, parts, requests);
     }
 
-    /// Handles a batch of placements that are charged to queues: those that they name, or that of their tenant.
+    /// Handles a batch of placements that are charged to queues: those that they name, or the one of the settings.
     fn place_batch_in_queues(&mut self, asker: Asker, requests: Vec<PlaceRequest>, done: SessionParts) {
         let defaults = self.placement_defaults(asker.connection);
         let bound = self.connections[asker.connection].rights.bound().cloned();
@@ -304,7 +304,7 @@ impl ConnectionService {
                     let message = "others of this batch name queues: name one, or send it in another batch";
                     return Err(Box::new(Fault::of_field(Reason::InvalidField, "queue", message).into()));
                 };
-                request.queue = of.queue.to_string();
+                request.queue = of.queue().to_string();
             }
             check_queued(&request, keeps_jobs, bound.as_deref()).map_err(Box::<PlaceReply>::from)?;
             let placement = queued_placement(request, catalog, defaults, bound.clone(), None)?;

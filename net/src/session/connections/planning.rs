@@ -187,7 +187,7 @@ impl ConnectionService {
 
     fn handle_create(&mut self, asker: Asker, mut request: CreateGroupRequest) {
         if let Some(of) = self.connections[asker.connection].rights.bound() {
-            fill_queue(&mut request.bundles, &of.queue);
+            fill_queue(&mut request.bundles, of.queue());
         }
         if request.mode != MODE_WAIT_UNTIL {
             return self.create_group(asker, request, None);

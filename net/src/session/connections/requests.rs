@@ -131,7 +131,7 @@ impl ConnectionService {
         })?;
         let sequence = asked.frame.header.sequence;
         let asker = Asker { connection: key, kind, sequence, started: now, due: Time::NEVER };
-        // What was interrupted goes on with the rights of now: its tenant may be bound to a queue since.
+        // What was interrupted goes on with the rights of now: the settings may give it a queue since.
         self.check_rights(asker)?;
         let done = self.connections[key].session().take_recovered(sequence);
         if !done.is_empty() {

@@ -9,6 +9,7 @@
 
 use super::classes::{CLASSES, raise};
 use super::entry::Entry;
+use super::layout::Layout;
 use super::{Marks, Meter, Structure};
 use crate::memory;
 use crate::planted::{PlantedBug, is_planted};
@@ -49,6 +50,7 @@ pub(super) struct Cell<E> {
     pub(super) at: u32,
     /// The marks that some entry may have.
     pub(super) marks: Marks,
+    /// Without a chunk or parts, places from `len` on are vacant.
     pub(super) entries: [E; INLINE],
 }
 
@@ -363,7 +365,7 @@ impl<E: Entry> Cells<E> {
         cell: usize,
         entry: E,
         score: u32,
-        score_of: impl Fn(E) -> u32,
+        layout: &Layout,
     ) -> (u32, Option<u32>) {
         let index = self.index(cell);
         let here = &mut self.cells[index];
@@ -371,18 +373,20 @@ impl<E: Entry> Cells<E> {
         let best = u32::from(here.best);
         if here.at == NONE {
             let len = usize::from(here.len);
-            // Places from `len` on have old entries, so the first that is equal is the right one.
+            // Places from `len` on are vacant, so the first that is equal is the right one.
             let equal = |at: usize, (place, held): (usize, &E)| if *held == entry { place } else { at };
             let at = here.entries.iter().enumerate().rev().fold(INLINE, equal);
             assert!(at < len, "a node is in its cell");
             let last = (len - 1) % INLINE;
             here.entries[at % INLINE] = here.entries[last];
+            here.entries[last] = E::VACANT;
             here.len = last as u8;
             if score < best {
                 return (best, Some(best));
             }
             if last > 0 {
-                let after = here.entries[..last].iter().map(|&entry| score_of(entry)).fold(0, u32::max);
+                // All places are compared, because a loop of known length has no branches.
+                let after = E::largest_score(&here.entries, layout);
                 here.best = after as u16;
                 return (best, Some(after));
             }
@@ -393,7 +397,7 @@ impl<E: Entry> Cells<E> {
         if score < best {
             return (best, Some(best));
         }
-        let after = self.largest_score(index, score_of);
+        let after = self.largest_score(index, layout);
         match after {
             Some(after) => self.cells[index].best = after as u16,
             None => self.vacate(cell, index),
@@ -414,8 +418,8 @@ impl<E: Entry> Cells<E> {
     }
 
     #[inline(never)]
-    fn largest_score(&self, index: usize, score_of: impl Fn(E) -> u32) -> Option<u32> {
-        let largest = |entries: &[E]| entries.iter().map(|&entry| score_of(entry)).max();
+    fn largest_score(&self, index: usize, layout: &Layout) -> Option<u32> {
+        let largest = |entries: &[E]| entries.iter().map(|entry| entry.score(layout)).max();
         let here = &self.cells[index];
         let Some(directory) = here.directory() else { return largest(self.entries_of(here)) };
         let parts = &self.directories[directory];
@@ -470,7 +474,8 @@ impl<E: Entry> Cells<E> {
         here.len = rest as u8;
         // Half of the limit, so that adding and removing one node repeatedly does not convert each time.
         if rest <= INLINE / 2 {
-            [here.entries[0], here.entries[1]] = [all[0], all[1]];
+            here.entries = [E::VACANT; INLINE];
+            here.entries[..rest].copy_from_slice(&all[..rest]);
             self.free_chunks.push(here.at);
             here.at = NONE;
         }

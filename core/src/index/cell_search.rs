@@ -322,6 +322,10 @@ impl<E: Entry> Cells<E> {
         if !entries.iter().all(is_covered) {
             return Err("a bound of the cell");
         }
+        let is_vacant = |entry: &E| *entry == E::VACANT;
+        if here.at == NONE && !here.entries[entries.len()..].iter().all(is_vacant) {
+            return Err("a vacant place of the cell");
+        }
         let Some(directory) = here.directory() else { return Ok(()) };
         let parts = &self.directories[directory];
         for (number, part) in parts.iter().enumerate() {
@@ -400,7 +404,7 @@ mod tests {
             } else {
                 let node = held.swap_remove(rng.below(held.len() as u64) as usize);
                 let score = entry(&node).score(&layout);
-                cells.remove(cell, entry(&node), score, |entry| entry.score(&layout));
+                cells.remove(cell, entry(&node), score, &layout);
             }
             if held.is_empty() {
                 continue;

@@ -8,6 +8,8 @@ use super::{Meter, Structure};
 
 /// The number of bits of a score.
 pub(super) const SCORE_BITS: u32 = 12;
+/// The number of scores.
+const SCORES: usize = 1 << SCORE_BITS;
 /// The number of classes.
 pub(super) const CLASSES: usize = 16;
 /// The class of nothing. It is the only one with this bit.
@@ -20,7 +22,8 @@ const LEARN_GROWTH: u32 = 16;
 /// The class of each score.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
-    of_score: Box<[u8]>,
+    /// The length is known, so a score is found without a bounds check. Scores that the layout does not have are unused.
+    of_score: Box<[u8; SCORES]>,
     /// The number of requests per score.
     asked: Box<[u32]>,
     requests: u32,
@@ -32,7 +35,7 @@ impl Classes {
     pub(super) fn new([third_bits, fourth_bits]: [u32; 2]) -> Self {
         let scores = 1 << (third_bits + fourth_bits);
         let mut classes = Self {
-            of_score: vec![0; scores].into(),
+            of_score: Box::new([0; SCORES]),
             asked: vec![0; scores].into(),
             requests: 0,
             learn_at: LEARN_FIRST,
@@ -59,7 +62,7 @@ impl Classes {
     /// Returns the class of a score.
     #[inline]
     pub(super) fn of(&self, score: u32) -> usize {
-        usize::from(self.of_score[score as usize])
+        usize::from(self.of_score[score as usize % SCORES])
     }
 
     /// Counts a request. Returns whether the classes should be cut again.

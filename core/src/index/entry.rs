@@ -54,6 +54,9 @@ pub(super) trait Entry: Copy + Debug + PartialEq {
     /// Returns the score of the coordinate, in this layout.
     fn score(self, layout: &Layout) -> u32;
 
+    /// Returns the largest score of some entries, or zero. A vacant place has score zero.
+    fn largest_score(of: &[Self], layout: &Layout) -> u32;
+
     /// Returns how much of its last step the first dimension takes, in 1/256. For cells of one row.
     fn within(self) -> u8;
 
@@ -234,6 +237,12 @@ impl Entry for Narrow {
         self.full_score()
     }
 
+    #[inline(always)]
+    fn largest_score(of: &[Self], _: &Layout) -> u32 {
+        // An entry compares by its score first.
+        Self(of.iter().fold(0, |largest, entry| entry.0.max(largest))).full_score()
+    }
+
     #[inline]
     fn within(self) -> u8 {
         Self::within_of_part(self.parts()[0])
@@ -385,6 +394,10 @@ impl Entry for Wide {
 
     fn score(self, layout: &Layout) -> u32 {
         layout.score(&self.coordinate)
+    }
+
+    fn largest_score(of: &[Self], layout: &Layout) -> u32 {
+        of.iter().map(|entry| entry.score(layout)).fold(0, u32::max)
     }
 
     /// Unknown, because a cell may have several rows.

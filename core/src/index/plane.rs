@@ -27,6 +27,15 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// Creates counts with a place for each coordinate of a layout, as [`shift`](Self::shift) needs them.
+    fn for_all(layout: &Layout) -> Self {
+        let mut counts = Self::default();
+        for (counts, limit) in counts.by_coordinate.iter_mut().zip(layout.limits()) {
+            *counts = vec![0; usize::from(limit) + 1];
+        }
+        counts
+    }
+
     #[inline]
     fn add(&mut self, d: usize, field: u16) {
         let counts = &mut self.by_coordinate[d];
@@ -45,9 +54,24 @@ impl Counts {
         *count = count.wrapping_sub(1);
     }
 
-    /// Counts a node at another coordinate. A dimension that is not counted has only one.
+    /// Counts a node at another coordinate, or at the same. There are no branches, because nobody can predict which of the
+    /// two it is.
+    ///
+    /// # Panics
+    /// If a coordinate has no place. See [`for_all`](Self::for_all).
     #[inline(always)]
     fn shift(&mut self, d: usize, before: usize, after: usize) {
+        let counts = &mut self.by_coordinate[d][..];
+        // Neither can wrap: the node was counted before, and there are at most `NODES_MAX`. A dimension that is not counted
+        // has only one coordinate.
+        counts[before] = counts[before].wrapping_sub(1);
+        counts[after] = counts[after].wrapping_add(1);
+        self.highest.0[d] = self.highest.0[d].max(after as u16);
+    }
+
+    /// The same for coordinates that may have no place yet.
+    #[inline]
+    fn shift_any(&mut self, d: usize, before: usize, after: usize) {
         if before == after {
             return;
         }
@@ -128,7 +152,7 @@ impl<E: Entry> Plane<E> {
             classes: Classes::new(layout.score_bits()),
             rows: Rows::new(layout.rows(), layout.column_bits()),
             cells: Cells::new(layout.cells(), room),
-            counts: Counts::default(),
+            counts: if E::IS_BY_SCORE { Counts::for_all(&layout) } else { Counts::default() },
             len: 0,
         }
     }
@@ -175,7 +199,7 @@ impl<E: Entry> Plane<E> {
     fn leave(&mut self, cell: usize, entry: E) {
         let layout = &self.layout;
         let score = entry.score(layout);
-        let (before, after) = self.cells.remove(cell, entry, score, |entry| entry.score(layout));
+        let (before, after) = self.cells.remove(cell, entry, score, layout);
         if after != Some(before) {
             let after = after.map_or(EMPTY, |best| self.classes.of(best));
             self.rows.change(cell, self.classes.of(before), after);
@@ -224,7 +248,7 @@ impl<E: Entry> Plane<E> {
             let before = entry.coordinate(&self.layout, cell);
             let after = by.coordinate(&self.layout, to);
             for d in 0..self.dimensions {
-                self.counts.shift(d, before.0[d].into(), after.0[d].into());
+                self.counts.shift_any(d, before.0[d].into(), after.0[d].into());
             }
         }
         self.leave(cell, entry);

@@ -147,16 +147,21 @@ impl Shard {
         self.begin_step(now);
         for mut command in batch {
             self.carry_out(&mut command, outcomes);
+            self.books.sums.kept.settle();
         }
     }
 
-    /// Carries out a command, which may be taken out of its place. Placements and releases are read where they are.
+    /// Carries out a command, which may be taken out of its place. Placements and releases are read where they are. The
+    /// caller settles the sums after at most `SETTLE_AFTER` commands.
     #[inline]
     fn carry_out(&mut self, command: &mut Command, outcomes: &mut Vec<Outcome>) {
         let outcome = match command {
             Command::Place(request) => Outcome::Place(self.handle_place(request)),
             Command::Release(id) => Outcome::Release(self.handle_release(*id)),
-            other => self.handle_other(std::mem::replace(other, Command::GoOn)),
+            other => {
+                self.books.sums.kept.settle();
+                self.handle_other(std::mem::replace(other, Command::GoOn))
+            }
         };
         self.note_change(Some(&outcome));
         outcomes.push(outcome);

@@ -40,7 +40,7 @@ impl Shard {
     /// Returns sums and counters.
     pub(super) fn status(&mut self, audit: Option<Audit>) -> ShardStatus {
         let waiting = self.waiting_shapes();
-        let totals = &self.books.sums.kept.all;
+        let totals = self.books.sums.kept.all();
         assert!(totals.nodes() == self.books.nodes.len() as u64, "the sums count other nodes than there are");
         ShardStatus {
             shard: self.id,

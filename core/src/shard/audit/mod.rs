@@ -50,7 +50,7 @@ impl Shard {
                 self.books.ledger.len()
             ));
         }
-        self.books.sums.kept.all.check(&totals)?;
+        self.books.sums.kept.all().check(&totals)?;
         self.pending.check(&self.books)?;
         self.books.check_withheld()?;
         self.books.check_leases()?;

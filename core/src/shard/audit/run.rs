@@ -124,7 +124,7 @@ impl Shard {
     /// Compares the sums and combines the hashes.
     fn end_run(&mut self, run: &Run) -> Audit {
         let totals = self.books.sums.kept.end_reading();
-        let checked = self.books.sums.kept.all.check(&totals);
+        let checked = self.books.sums.kept.all().check(&totals);
         checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
         let partitions = self.books.partitions.len();
         assert!(run.partitions.len() <= partitions, "an audit read a partition of another shard");

@@ -43,6 +43,7 @@ pub use reservations::Reserve;
 pub(crate) use room::Room;
 pub(crate) use sums::{Sums, add_withheld, shortfall_of};
 pub(crate) use table::{ADDED, ALL, COLD, CUSTOM, ColdNode, HOT, HotNode, IDENTITY, NodeTable, STATE, Taken};
+pub(crate) use totals::SETTLE_AFTER;
 pub(crate) use totals::Totals;
 use withheld::Entries;
 
@@ -330,7 +331,7 @@ impl Books {
         self.sums.node_added(slot, &self.nodes.cold(slot).registration.spec, self.nodes.state(slot));
         let nodes = self.nodes.len();
         assert!(self.by_ordinal.len() == nodes, "the list of nodes has others than the table");
-        assert!(self.sums.kept.all.nodes() == nodes as u64, "the sums count others than the {nodes} nodes");
+        assert!(self.sums.kept.nodes() == nodes as u64, "the sums count others than the {nodes} nodes");
         slot
     }
 
@@ -347,7 +348,7 @@ impl Books {
         self.sums.node_removed(slot, &registration.spec, state);
         let nodes = self.nodes.len();
         assert!(self.by_ordinal.len() == nodes, "the list of nodes has others than the table");
-        assert!(self.sums.kept.all.nodes() == nodes as u64, "the sums count others than the {nodes} nodes");
+        assert!(self.sums.kept.nodes() == nodes as u64, "the sums count others than the {nodes} nodes");
         registration
     }
 

@@ -94,7 +94,7 @@ impl Sums {
 
     /// Returns the capacity of all nodes for `kind`, in 1/10,000.
     pub(crate) fn total(&self, kind: ResourceKind) -> i128 {
-        self.kept.all.sum(kind).total
+        self.kept.total(kind)
     }
 
     pub(super) fn node_added(&mut self, slot: Slot, spec: &NodeSpec, state: NodeState) {
@@ -164,7 +164,7 @@ impl Sums {
     /// Returns capacity and use of cpu, memory and GPUs.
     pub(crate) fn load(&self) -> [(i128, i128); 3] {
         let kinds = [ResourceKind::Cpu, ResourceKind::Memory, ResourceKind::Gpu];
-        kinds.map(|kind| self.kept.all.sum(kind)).map(|sum| (sum.total, sum.in_use()))
+        kinds.map(|kind| self.kept.all().sum(kind)).map(|sum| (sum.total, sum.in_use()))
     }
 }
 

@@ -4,10 +4,13 @@
 //! The audit adds what it finds on each node. Later changes on a node that was read are added to both totals.
 //! After the last node, both totals must be equal, regardless of changes in between
 //! ([`audit_run`](crate::shard::audit::run)).
+//!
+//! Placements and releases without extras add to words of 64 bits. The sums of 128 bits follow once per batch.
 
 use crate::broken::{Broken, broken};
 use crate::ids::ResourceId;
 use crate::index::Slot;
+use crate::limits::AMOUNT_MAX;
 use crate::node::NodeState;
 use crate::resource::ResourceKind;
 use crate::shard::command::ResourceSum;
@@ -121,10 +124,19 @@ fn place_of(state: NodeState) -> usize {
     }
 }
 
+/// The most changes of what is allocated between two calls of [`KeptTotals::settle`].
+pub(crate) const SETTLE_AFTER: usize = 32;
+/// The most that one such change adds or subtracts, in 1/10,000.
+const AMOUNT_MOST: u64 = AMOUNT_MAX as u64;
+const _: () = assert!(AMOUNT_MOST as u128 * SETTLE_AFTER as u128 <= i64::MAX as u128);
+
 /// Totals that are updated with every change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptTotals {
-    pub(crate) all: Totals,
+    all: Totals,
+    /// What was added to the allocated cpu, memory and GPUs since [`settle`](Self::settle), and is not in `all` yet. A
+    /// batch of commands adds to words of 64 bits, and once to the sums of 128 bits.
+    recent: [i64; 3],
     /// The audit has read the nodes below this slot. 0 if no audit is in progress.
     read: Slot,
     /// The totals of the nodes that the audit has read.
@@ -135,19 +147,57 @@ impl KeptTotals {
     /// Changes the totals for the node in `slot`.
     #[inline]
     pub(crate) fn change(&mut self, slot: Slot, change: impl Fn(&mut Totals)) {
+        self.settle();
         change(&mut self.all);
         if slot < self.read {
             change(&mut self.of_read);
         }
     }
 
-    /// Adds cpu, memory and GPUs of the node in `slot` to what is allocated.
+    /// Adds cpu, memory and GPUs of the node in `slot` to what is allocated. The caller settles the sums at the latest
+    /// after [`SETTLE_AFTER`] calls.
     #[inline(always)]
     pub(crate) fn add_allocated(&mut self, slot: Slot, amounts: [i64; 3]) {
-        self.all.add_allocated(amounts);
-        if slot < self.read {
-            self.of_read.add_allocated(amounts);
+        for (sum, amount) in self.recent.iter_mut().zip(amounts) {
+            debug_assert!(amount.unsigned_abs() <= AMOUNT_MOST, "more is allocated than an amount can be");
+            // It cannot wrap: see `SETTLE_AFTER`.
+            *sum = sum.wrapping_add(amount);
         }
+        if slot < self.read {
+            self.add_to_read(amounts);
+        }
+    }
+
+    #[inline(never)]
+    fn add_to_read(&mut self, amounts: [i64; 3]) {
+        self.of_read.add_allocated(amounts);
+    }
+
+    /// Adds what was allocated since the last call to the sums.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self) {
+        self.all.add_allocated(std::mem::take(&mut self.recent));
+    }
+
+    /// Returns the totals of all nodes.
+    pub(crate) fn all(&self) -> &Totals {
+        assert!(self.recent == [0; 3], "sums are read before a batch is added to them");
+        &self.all
+    }
+
+    /// Returns the number of nodes in any state.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.all.nodes()
+    }
+
+    /// Returns the number of nodes in a state, like [`Totals::nodes_in`].
+    pub(crate) fn nodes_in(&self, state: NodeState) -> u32 {
+        self.all.nodes_in(state)
+    }
+
+    /// Returns the capacity of all nodes for one kind.
+    pub(crate) fn total(&self, kind: ResourceKind) -> i128 {
+        self.all.sum(kind).total
     }
 
     /// Takes the totals of the nodes that an audit has read, so that more nodes can be added.

@@ -147,7 +147,7 @@ impl Choose {
         meter: &mut impl Meter,
     ) -> Option<(Refusal, u64)> {
         let nodes = books.nodes.len() as u64;
-        let of_states = &books.sums.kept.all;
+        let of_states = &books.sums.kept;
         // A replica does not count its nodes by state.
         if of_states.nodes() != nodes {
             return None;

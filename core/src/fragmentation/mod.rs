@@ -100,6 +100,11 @@ impl Fragmentation {
         }
     }
 
+    /// Returns whether nodes are rated.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.search.is_some()
+    }
+
     /// Records that a node was added or removed, or that its labels changed.
     #[inline]
     pub(crate) fn touch_identity(&mut self, slot: Slot) {

@@ -251,16 +251,22 @@ impl DistBuckets {
     /// # Panics
     /// When `slot` is not in the index.
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
-        if !self.follow(slot, available) {
+        if !self.follow::<true>(slot, available) {
             self.update_any(slot, *available);
         }
     }
 
-    /// Does the same in the usual case. Otherwise, also if `slot` is not in the index, returns false.
+    /// Returns whether there is more than the first tree.
+    pub(crate) fn has_more_trees(&self) -> bool {
+        !self.others.is_empty() | self.ordinals.is_some()
+    }
+
+    /// Does the same in the usual case. Otherwise, also if `slot` is not in the index, returns false. Without `BESIDE`, there
+    /// is no more than the first tree.
     #[inline(always)]
-    pub(crate) fn follow(&mut self, slot: Slot, available: &ResourceVector) -> bool {
+    pub(crate) fn follow<const BESIDE: bool>(&mut self, slot: Slot, available: &ResourceVector) -> bool {
         let Some(moves) = self.first.update(slot, available) else { return false };
-        if !self.others.is_empty() | self.ordinals.is_some() {
+        if BESIDE && self.has_more_trees() {
             self.follow_in_others(slot, moves);
         }
         true

@@ -94,6 +94,19 @@ impl PlacementRequest {
         Self { demand, policy, order, selector, candidates, explain, preferences, owner, lease, tenant }
     }
 
+    /// Returns whether the request asks for cpu, memory and GPUs alone, of any node or of those that its selector names, by
+    /// a policy that compares coordinates in their usual order.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.policy, Policy::LeastFit | Policy::BestFit)
+            && self.order == OrderChoice::Default
+            && self.demand.custom.is_none()
+            && self.candidates.is_none()
+            && self.preferences.is_none()
+            && self.owner.is_none()
+            && self.lease.is_none()
+    }
+
     /// Returns the fallback selectors, in order.
     #[must_use]
     pub fn fallbacks(&self) -> &[Arc<Selector>] {

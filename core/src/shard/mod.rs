@@ -58,7 +58,7 @@ use crate::time::Time;
 use crate::view::EndCause;
 use audit::AuditState;
 use books::{Books, Dirty};
-use choose::{Choose, Eligibility, Page};
+use choose::{Choice, Choose, Eligibility, Page};
 use pending::Waiting;
 use publish::Publish;
 use replica::Replica;
@@ -105,6 +105,9 @@ pub struct Shard {
     replica: Option<Box<Replica>>,
     /// Set if there is a journal.
     journaled: Option<Box<Journaled>>,
+    /// Whether a placement or a release has to look for anything besides nodes, allocations and the index. In a step, this is
+    /// set at the latest when [`has_beside`](Self::has_beside) is true. It may stay set for the rest of the step.
+    beside: bool,
 }
 
 impl Shard {
@@ -124,7 +127,15 @@ impl Shard {
             audit: AuditState::default(),
             replica: None,
             journaled: None,
+            beside: true,
         }
+    }
+
+    /// Returns whether there is anything besides nodes, allocations and the first tree of the index: views, a journal,
+    /// audits in progress, waiting requests, and all that nodes and allocations rarely have.
+    fn has_beside(&self) -> bool {
+        let Self { books, choose, pending, audit, .. } = self;
+        books.has_beside() | choose.has_beside() | !pending.is_empty() | audit.is_running()
     }
 
     /// Brings searches and waiting requests up to date with a change of the books.
@@ -132,10 +143,16 @@ impl Shard {
     fn follow(&mut self, dirty: Dirty) {
         self.choose.follow(&self.books, dirty);
         if dirty.grew {
-            self.publish.growth += 1;
-            if !self.pending.is_empty() {
-                self.pending.wake_for(&self.books, dirty.slot);
-            }
+            self.grew::<true>(dirty.slot);
+        }
+    }
+
+    /// Notes that a node may have more available than before.
+    #[inline(always)]
+    fn grew<const BESIDE: bool>(&mut self, slot: Slot) {
+        self.publish.growth += 1;
+        if BESIDE && !self.pending.is_empty() {
+            self.pending.wake_for(&self.books, slot);
         }
     }
 
@@ -158,12 +175,12 @@ impl Shard {
         let outcome = match command {
             Command::Place(request) => Outcome::Place(self.handle_place(request)),
             Command::Release(id) => Outcome::Release(self.handle_release(*id)),
-            other => {
-                self.books.sums.kept.settle();
-                self.handle_other(std::mem::replace(other, Command::GoOn))
-            }
+            other => self.handle_other(std::mem::replace(other, Command::GoOn)),
         };
-        self.note_change(Some(&outcome));
+        if self.beside {
+            self.note_change(Some(&outcome));
+        }
+        debug_assert!(self.beside || !self.has_beside(), "something besides was not noticed");
         outcomes.push(outcome);
     }
 
@@ -187,6 +204,7 @@ impl Shard {
             assert!(next > now || next == Time::NEVER, "a deadline stays that passed at {next:?}");
             self.note_change(None);
         }
+        self.beside = self.has_beside();
     }
 
     /// Returns the next time at which a step is due: something ends by itself, or a hold reaches its deadline.
@@ -201,6 +219,14 @@ impl Shard {
     /// Handles what is neither a placement nor a release.
     #[inline(never)]
     fn handle_other(&mut self, command: Command) -> Outcome {
+        self.books.sums.kept.settle();
+        self.beside = true;
+        let outcome = self.handle_any(command);
+        self.beside = self.has_beside();
+        outcome
+    }
+
+    fn handle_any(&mut self, command: Command) -> Outcome {
         match command {
             Command::Place(_) | Command::Release(_) => unreachable!("these are handled where they are"),
             Command::AddNode(registration) => Outcome::Node(Ok(self.handle_add_node(*registration, None))),
@@ -250,21 +276,53 @@ impl Shard {
         }
     }
 
+    #[inline]
     fn handle_place(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
-        let scope = self.choose.eligibility(&self.books, request);
-        match self.choose.choose(&self.books, request, scope) {
-            Some(choice) => {
-                let (placement, dirty) = self.books.place(request, &choice);
-                if let Some(terms) = &request.lease {
-                    self.books.begin_lease(placement.allocation, terms, self.now);
-                }
-                self.follow(dirty);
-                Ok(placement)
-            }
-            None => Err(self.refused(request, scope)),
+        if self.beside | !request.is_plain() {
+            self.handle_place_any(request)
+        } else {
+            self.place::<false>(request)
         }
     }
 
+    /// Handles a placement of any kind.
+    #[inline(never)]
+    fn handle_place_any(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
+        let done = self.place::<true>(request);
+        // A policy may have begun to keep an order of its own.
+        self.beside = self.beside || self.has_beside();
+        done
+    }
+
+    /// Places a request. Without `BESIDE`, the request is plain, and [`has_beside`](Self::has_beside) is false.
+    #[inline(always)]
+    fn place<const BESIDE: bool>(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
+        let scope = self.choose.eligibility(&self.books, request);
+        let Some(choice) = self.choose.choose(&self.books, request, scope) else {
+            return Err(self.refused(request, scope));
+        };
+        if let Some((placement, left)) = self.books.place_plain::<BESIDE>(request, &choice) {
+            if BESIDE && let Some(terms) = &request.lease {
+                self.books.begin_lease(placement.allocation, terms, self.now);
+            }
+            self.choose.follow_plain::<BESIDE>(&self.books, choice.slot, &left);
+            return Ok(placement);
+        }
+        Ok(self.place_with_extras(request, &choice))
+    }
+
+    /// Places a request that concerns more than cpu, memory and GPUs on a node that was chosen for it.
+    #[inline(never)]
+    fn place_with_extras(&mut self, request: &PlacementRequest, choice: &Choice) -> Placement {
+        let (placement, dirty) = self.books.place_any(request, choice);
+        if let Some(terms) = &request.lease {
+            self.books.begin_lease(placement.allocation, terms, self.now);
+        }
+        self.follow(dirty);
+        placement
+    }
+
+    #[inline(never)]
     fn refused(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refused {
         self.books.count_refused();
         Refused { refusal: Box::new(self.explain(request, scope)), parked: false }
@@ -291,17 +349,30 @@ impl Shard {
         Refusal { growth: self.publish.growth, ..refusal }
     }
 
+    #[inline]
     fn handle_release(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
-        if let Some(dirty) = self.books.release_plain(allocation) {
-            self.follow(dirty);
+        if !self.beside && self.release::<false>(allocation) {
             return Ok(Released { allocation, inside: None });
         }
         self.handle_release_any(allocation)
     }
 
+    /// Ends an allocation without extras. Without `BESIDE`, [`has_beside`](Self::has_beside) is false. Returns whether it was
+    /// such an allocation.
+    #[inline(always)]
+    fn release<const BESIDE: bool>(&mut self, allocation: AllocationId) -> bool {
+        let Some((slot, room)) = self.books.release_plain::<BESIDE>(allocation) else { return false };
+        self.choose.follow_plain::<BESIDE>(&self.books, slot, &room);
+        self.grew::<BESIDE>(slot);
+        true
+    }
+
     /// Handles a release of any kind.
     #[inline(never)]
     fn handle_release_any(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
+        if self.beside && self.release::<true>(allocation) {
+            return Ok(Released { allocation, inside: None });
+        }
         let (inside, dirty) = self.books.release(allocation)?;
         assert!(!self.books.is_live(allocation), "{allocation} was released and stays");
         self.follow(dirty);

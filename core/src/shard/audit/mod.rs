@@ -25,6 +25,13 @@ pub(crate) struct AuditState {
     pub(crate) pages: Pages,
 }
 
+impl AuditState {
+    /// Returns whether an audit is in progress.
+    pub(crate) fn is_running(&self) -> bool {
+        self.audits.is_running()
+    }
+}
+
 impl Shard {
     /// Checks every invariant over the whole state. O(state).
     ///

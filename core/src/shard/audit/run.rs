@@ -34,6 +34,13 @@ pub(crate) struct Audits {
     run: Option<Box<Run>>,
 }
 
+impl Audits {
+    /// Returns whether an audit is in progress.
+    pub(crate) fn is_running(&self) -> bool {
+        self.run.is_some()
+    }
+}
+
 /// An audit in progress.
 #[derive(Default)]
 struct Run {

@@ -60,6 +60,11 @@ impl ExternalIds {
         }
     }
 
+    /// Returns whether an allocation has a name.
+    pub(crate) fn has_names(&self) -> bool {
+        !self.names.is_empty()
+    }
+
     pub(crate) fn external_id(&self, id: AllocationId) -> Option<Arc<str>> {
         self.names.get(&id).map(|(_, name)| Arc::clone(name))
     }

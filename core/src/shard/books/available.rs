@@ -1,6 +1,6 @@
 //! What a node has available, and whether a demand fits.
 
-use super::table::{NodeTable, Room};
+use super::table::NodeTable;
 use crate::books::CustomBook;
 use crate::ids::{NodeId, ResourceId};
 use crate::index::{ResourceVector, Slot};
@@ -30,8 +30,7 @@ impl NodeTable {
     /// The same without custom kinds.
     #[inline(always)]
     pub(crate) fn available_plain(&self, slot: Slot) -> ResourceVector {
-        let &Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room(slot);
-        ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() }
+        self.room(slot).available()
     }
 
     /// Adds the availability of the indexed custom kinds to `vector`.

@@ -164,6 +164,11 @@ impl Ledger {
         }
     }
 
+    /// Returns whether changes are noted, or ids of earlier starts are found by a map.
+    pub(crate) fn has_beside(&self) -> bool {
+        self.dirty.is_some() | !self.by_id.is_empty()
+    }
+
     /// Returns the changed records, by place, each noted as 1. While this is `None`, no change is noted.
     pub(super) fn dirty_mut(&mut self) -> &mut Option<Box<Dirty>> {
         &mut self.dirty
@@ -241,9 +246,11 @@ impl Ledger {
 
     /// Makes the record at a place the first of its node, before `next`.
     #[inline(always)]
-    fn link(&mut self, at: u32, next: u32) {
+    fn link<const BESIDE: bool>(&mut self, at: u32, next: u32) {
         self.live += 1;
-        self.touch(at);
+        if BESIDE {
+            self.touch(at);
+        }
         if next != NO_ALLOCATION {
             let before = std::mem::replace(&mut self.record_mut(next).previous, at);
             assert!(before == NO_ALLOCATION, "place {next} is not the first of its node");
@@ -272,16 +279,17 @@ impl Ledger {
         let vacant = record.next;
         *record = Record::new(allocation, next, record.granted);
         self.vacant = vacant;
-        self.link(at, next);
+        self.link::<true>(at, next);
     }
 
     /// Records an allocation without extras on a node under a new id, like [`next_sequence`](Self::next_sequence) and
-    /// [`insert`](Self::insert). `unnumbered` is the id but for its sequence.
+    /// [`insert`](Self::insert). `unnumbered` is the id but for its sequence. Without `BESIDE`, see
+    /// [`has_beside`](Self::has_beside).
     ///
     /// # Panics
     /// If the id was already granted.
     #[inline(always)]
-    pub(super) fn insert_plain(
+    pub(super) fn insert_plain<const BESIDE: bool>(
         &mut self,
         unnumbered: AllocationId,
         (node, hot): (Slot, &mut HotNode),
@@ -299,17 +307,16 @@ impl Ledger {
             };
             let sequence = u64::from(std::mem::replace(&mut record.granted, granted)) << 32 | u64::from(at);
             let id = AllocationId { sequence, ..unnumbered };
-            assert!(
-                self.by_id.is_empty() || !self.by_id.contains_key(&id),
-                "allocation {id} is granted twice"
-            );
+            if BESIDE && !self.by_id.is_empty() {
+                assert!(!self.by_id.contains_key(&id), "allocation {id} is granted twice");
+            }
             let next = std::mem::replace(&mut hot.first_allocation, at);
             hot.allocations += 1;
             (record.id, record.cpu, record.memory) = (id, demand.cpu, demand.memory);
             (record.gpu, record.gpus, record.node) = (demand.gpu, gpus, node);
             record.previous = NO_ALLOCATION;
             self.vacant = std::mem::replace(&mut record.next, next);
-            self.link(at, next);
+            self.link::<BESIDE>(at, next);
             return id;
         }
     }
@@ -318,7 +325,7 @@ impl Ledger {
     /// removed, if it has extras or is not in the place that the id names, or if `open` does not return the books of its
     /// node.
     #[inline(always)]
-    pub(super) fn remove_plain<'a>(
+    pub(super) fn remove_plain<'a, const BESIDE: bool>(
         &mut self,
         id: AllocationId,
         open: impl FnOnce(Slot) -> Option<(&'a mut Room, &'a mut HotNode)>,
@@ -334,21 +341,25 @@ impl Ledger {
         record.node = VACANT;
         record.next = std::mem::replace(&mut self.vacant, at);
         self.live -= 1;
-        self.touch(at);
-        self.unlink(at, (previous, next), hot);
+        if BESIDE {
+            self.touch(at);
+        }
+        self.unlink::<BESIDE>(at, (previous, next), hot);
         Some(Removed { node, room, hot, cpu, memory, gpu, gpus })
     }
 
     /// Takes a record out of the list of its node.
     #[inline(always)]
-    fn unlink(&mut self, at: u32, (previous, next): (u32, u32), hot: &mut HotNode) {
+    fn unlink<const BESIDE: bool>(&mut self, at: u32, (previous, next): (u32, u32), hot: &mut HotNode) {
         if previous == NO_ALLOCATION {
             assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
             hot.first_allocation = next;
         } else {
             let before = std::mem::replace(&mut self.record_mut(previous).next, next);
             assert!(before == at, "the list of a node is broken before place {at}");
-            self.touch(previous);
+            if BESIDE {
+                self.touch(previous);
+            }
         }
         hot.allocations = hot.allocations.checked_sub(1).expect("a node counts what it lists");
         if next != NO_ALLOCATION {
@@ -400,7 +411,7 @@ impl Ledger {
         let Record { next, previous, .. } = *record;
         let allocation = record.allocation();
         (record.node, record.next, record.extra) = (VACANT, vacant, None);
-        self.unlink(at, (previous, next), nodes.hot_mut(allocation.node));
+        self.unlink::<true>(at, (previous, next), nodes.hot_mut(allocation.node));
         assert!(self.by_id.len() <= self.live, "a record is found that is not live");
         Some(allocation)
     }

@@ -172,17 +172,8 @@ impl Books {
         Dirty::grew(slot)
     }
 
-    /// Allocates what `request` asks on a node that was chosen for it.
-    #[inline(always)]
-    pub(crate) fn place(&mut self, request: &PlacementRequest, choice: &Choice) -> (Placement, Dirty) {
-        match self.place_plain(request, choice) {
-            Some(placement) => (placement, Dirty::changed(choice.slot)),
-            None => self.place_any(request, choice),
-        }
-    }
-
-    #[inline(never)]
-    fn place_any(&mut self, request: &PlacementRequest, choice: &Choice) -> (Placement, Dirty) {
+    /// Allocates what `request` asks on a node that was chosen for it, whatever it concerns.
+    pub(crate) fn place_any(&mut self, request: &PlacementRequest, choice: &Choice) -> (Placement, Dirty) {
         let slot = choice.slot;
         let PlacementRequest { demand, tenant, .. } = request;
         let is_owner = self.own(slot, request.owner) == RESERVED;

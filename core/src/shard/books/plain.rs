@@ -2,7 +2,7 @@
 //! the node and the record once.
 
 use super::table::{HotNode, Room, give_to, take_from};
-use super::{Allocation, Books, Dirty};
+use super::{Allocation, Books};
 use crate::books::PROMISED;
 use crate::ids::AllocationId;
 use crate::index::Slot;
@@ -26,32 +26,48 @@ pub(super) struct Removed<'a> {
 }
 
 impl Books {
-    /// Allocates what `request` asks on a node that was chosen for it. `None`, and nothing is taken, if something other
-    /// than cpu, memory and GPUs is concerned.
+    /// Returns whether there is anything besides nodes and allocations that a placement or a release of the usual kind has
+    /// to tell, or to ask.
+    pub(crate) fn has_beside(&self) -> bool {
+        let is_told = self.nodes.has_beside() | self.ledger.has_beside() | self.effects.is_some();
+        let is_asked =
+            !self.has_only_allocations() | self.adopted.has_names() | !self.reservations.is_empty();
+        is_told | is_asked | self.sums.kept.is_read()
+    }
+
+    /// Allocates what `request` asks on a node that was chosen for it. Also returns what the node has free then. `None`, and
+    /// nothing is taken, if something other than cpu, memory and GPUs is concerned. Without `BESIDE`, see
+    /// [`has_beside`](Self::has_beside).
     #[inline(always)]
-    pub(super) fn place_plain(&mut self, request: &PlacementRequest, choice: &Choice) -> Option<Placement> {
+    pub(crate) fn place_plain<const BESIDE: bool>(
+        &mut self,
+        request: &PlacementRequest,
+        choice: &Choice,
+    ) -> Option<(Placement, Room)> {
         let &Choice { slot, gpus: None, alternative, is_own: false } = choice else { return None };
         let PlacementRequest { demand, tenant, .. } = request;
         if demand.custom.is_some() {
             return None;
         }
-        let (room, hot) = self.nodes.room_and_hot_mut(slot);
+        let (room, hot) = self.nodes.room_and_hot_mut::<BESIDE>(slot);
         if hot.withheld & PROMISED != 0 {
             return None;
         }
         assert!(room.state == Some(NodeState::Ready), "a node was chosen that takes no new work");
         let gpus = hot.gpus.choose(demand.gpu).expect("the node was checked to fit");
         take_from(room, hot, demand, gpus);
+        let left = *room;
         let node = hot.id;
         let incarnation = self.incarnation;
         let unnumbered = AllocationId { incarnation, partition: hot.partition, sequence: 0, tenant: *tenant };
-        let allocation = self.ledger.insert_plain(unnumbered, (slot, hot), demand, gpus);
-        self.sums.allocate_plain(slot, [demand.cpu.units(), demand.memory.units(), demand.gpu.units()]);
+        let allocation = self.ledger.insert_plain::<BESIDE>(unnumbered, (slot, hot), demand, gpus);
+        let taken = [demand.cpu.units(), demand.memory.units(), demand.gpu.units()];
+        self.sums.allocate_plain::<BESIDE>(slot, taken);
         self.sums.placed += 1;
-        if self.effects.is_some() {
+        if BESIDE && self.effects.is_some() {
             self.note_plain(allocation, slot, demand, gpus);
         }
-        Some(Placement { node, allocation, gpus, alternative, units: None })
+        Some((Placement { node, allocation, gpus, alternative, units: None }, left))
     }
 
     #[inline(never)]
@@ -61,27 +77,32 @@ impl Books {
         self.note_allocated(&allocation, BeginCause::Placed);
     }
 
-    /// Ends an allocation, like [`release`](Self::release). `None`, and nothing is given back, if something other than cpu,
-    /// memory and GPUs is concerned, or if there is no such allocation.
+    /// Ends an allocation, like [`release`](Self::release). Returns its node, and what it has free then. `None`, and nothing
+    /// is given back, if something other than cpu, memory and GPUs is concerned, or if there is no such allocation. Without
+    /// `BESIDE`, see [`has_beside`](Self::has_beside).
     #[inline(always)]
-    pub(crate) fn release_plain(&mut self, id: AllocationId) -> Option<Dirty> {
-        if !self.has_only_allocations() {
+    pub(crate) fn release_plain<const BESIDE: bool>(&mut self, id: AllocationId) -> Option<(Slot, Room)> {
+        if BESIDE && !self.has_only_allocations() {
             return None;
         }
         let Self { ledger, nodes, .. } = self;
         let places_max = nodes.places_max();
-        let removed = ledger.remove_plain(id, |slot| {
-            let (room, hot) = nodes.room_and_hot_mut(slot);
+        let removed = ledger.remove_plain::<BESIDE>(id, |slot| {
+            let (room, hot) = nodes.room_and_hot_mut::<BESIDE>(slot);
             ((hot.withheld == 0) & !hot.has_shortfall).then_some((room, hot))
         })?;
         let Removed { node: slot, room, hot, cpu, memory, gpu, gpus } = removed;
         give_to(room, hot, [cpu, memory], gpus, places_max);
-        self.sums.allocate_plain(slot, [cpu.units(), memory.units(), gpu.units()].map(i64::wrapping_neg));
+        let free = *room;
+        let given = [cpu.units(), memory.units(), gpu.units()].map(i64::wrapping_neg);
+        self.sums.allocate_plain::<BESIDE>(slot, given);
         self.sums.released += 1;
-        if !is_planted(PlantedBug::EffectForgotten) {
-            self.note(|| Effect::Ended(id, EndCause::Released));
+        if BESIDE {
+            if !is_planted(PlantedBug::EffectForgotten) {
+                self.note(|| Effect::Ended(id, EndCause::Released));
+            }
+            self.adopted.forget(id);
         }
-        self.adopted.forget(id);
-        Some(Dirty::grew(slot))
+        Some((slot, free))
     }
 }

@@ -1,5 +1,6 @@
 //! The room of a node, in the form that searches compare.
 
+use crate::index::ResourceVector;
 use crate::node::{NodeSpec, NodeState};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 
@@ -128,6 +129,13 @@ impl Room {
             places: self.places.max(other.places),
             ..*self
         }
+    }
+
+    /// Returns what is available, as the index uses it, without custom kinds.
+    #[inline(always)]
+    pub(crate) fn available(&self) -> ResourceVector {
+        let &Self { cpu, memory, whole_gpus, largest_gpu_part, .. } = self;
+        ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() }
     }
 
     /// Returns whether the node is ready and may hold one more allocation.

@@ -217,6 +217,11 @@ impl NodeTable {
         }
     }
 
+    /// Returns whether changes are noted.
+    pub(crate) fn has_beside(&self) -> bool {
+        self.dirty.is_some() | self.unwritten.is_some()
+    }
+
     /// Returns the changes since the last unit of the journal. While this is `None`, no change is noted for it.
     pub(super) fn unwritten_mut(&mut self) -> &mut Option<Box<Dirty>> {
         &mut self.unwritten
@@ -287,10 +292,12 @@ impl NodeTable {
         &mut self.hot[slot as usize]
     }
 
-    /// Returns what a placement reads and writes of a node.
+    /// Returns what a placement reads and writes of a node. Without `BESIDE`, see [`has_beside`](Self::has_beside).
     #[inline(always)]
-    pub(super) fn room_and_hot_mut(&mut self, slot: Slot) -> (&mut Room, &mut HotNode) {
-        self.touch(slot, HOT);
+    pub(super) fn room_and_hot_mut<const BESIDE: bool>(&mut self, slot: Slot) -> (&mut Room, &mut HotNode) {
+        if BESIDE {
+            self.touch(slot, HOT);
+        }
         (&mut self.rooms[slot as usize], &mut self.hot[slot as usize])
     }
 
@@ -377,7 +384,7 @@ impl NodeTable {
     #[inline]
     pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
         assert!(gpus.units() == demand.gpu.units(), "other GPUs are taken than are asked");
-        let (room, hot) = self.room_and_hot_mut(slot);
+        let (room, hot) = self.room_and_hot_mut::<true>(slot);
         take_from(room, hot, demand, gpus);
         let mut units = UnitAssignments::new();
         for &(id, amount) in demand.custom() {
@@ -409,7 +416,7 @@ impl NodeTable {
             return self.give_short(slot, demand, gpus);
         }
         let places_max = self.places_max();
-        let (room, hot) = self.room_and_hot_mut(slot);
+        let (room, hot) = self.room_and_hot_mut::<true>(slot);
         give_to(room, hot, [demand.cpu, demand.memory], gpus, places_max);
     }
 

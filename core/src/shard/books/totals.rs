@@ -155,15 +155,15 @@ impl KeptTotals {
     }
 
     /// Adds cpu, memory and GPUs of the node in `slot` to what is allocated. The caller settles the sums at the latest
-    /// after [`SETTLE_AFTER`] calls.
+    /// after [`SETTLE_AFTER`] calls. Without `BESIDE`, no audit reads nodes.
     #[inline(always)]
-    pub(crate) fn add_allocated(&mut self, slot: Slot, amounts: [i64; 3]) {
+    pub(crate) fn add_allocated<const BESIDE: bool>(&mut self, slot: Slot, amounts: [i64; 3]) {
         for (sum, amount) in self.recent.iter_mut().zip(amounts) {
             debug_assert!(amount.unsigned_abs() <= AMOUNT_MOST, "more is allocated than an amount can be");
             // It cannot wrap: see `SETTLE_AFTER`.
             *sum = sum.wrapping_add(amount);
         }
-        if slot < self.read {
+        if BESIDE && slot < self.read {
             self.add_to_read(amounts);
         }
     }
@@ -198,6 +198,11 @@ impl KeptTotals {
     /// Returns the capacity of all nodes for one kind.
     pub(crate) fn total(&self, kind: ResourceKind) -> i128 {
         self.all.sum(kind).total
+    }
+
+    /// Returns whether an audit has read nodes.
+    pub(crate) fn is_read(&self) -> bool {
+        self.read > 0
     }
 
     /// Takes the totals of the nodes that an audit has read, so that more nodes can be added.

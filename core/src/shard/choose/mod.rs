@@ -34,7 +34,7 @@ use crate::node::NodeSpec;
 use crate::request::PlacementRequest;
 use crate::resource::GpuAssignment;
 use crate::rng::Rng;
-use crate::shard::books::{Books, Dirty};
+use crate::shard::books::{Books, Dirty, Room};
 use granularity::Granularity;
 use hybrid_order::HybridOrder;
 use rankings::Rankings;
@@ -228,10 +228,35 @@ impl Choose {
         found
     }
 
+    /// Returns whether anything besides the first tree of the index follows the nodes.
+    pub(crate) fn has_beside(&self) -> bool {
+        let is_followed = self.fragmentation.is_in_use() | self.hybrid.is_some() | !self.reserved.is_empty();
+        is_followed | self.index.has_more_trees()
+    }
+
+    /// Brings the searches up to date with a node that has `room` after a placement or a release of the usual kind. Without
+    /// `BESIDE`, see [`has_beside`](Self::has_beside).
+    // Always inlined, so that what the node has stays in registers.
+    #[inline(always)]
+    pub(crate) fn follow_plain<const BESIDE: bool>(&mut self, books: &Books, slot: Slot, room: &Room) {
+        // Custom kinds are not asked for: an index with these follows in another way.
+        if !(room.takes_work() && self.index.follow::<BESIDE>(slot, &room.available())) {
+            self.follow_index_any(books, slot);
+        }
+        if BESIDE {
+            self.follow_beside(books, slot);
+        }
+    }
+
     /// Brings the searches up to date with the books of a node.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn follow(&mut self, books: &Books, Dirty { slot, .. }: Dirty) {
-        self.follow_index(books, slot);
+        self.follow_plain::<true>(books, slot, books.nodes.room(slot));
+    }
+
+    /// Follows a node in everything but the index.
+    #[inline]
+    fn follow_beside(&mut self, books: &Books, slot: Slot) {
         self.fragmentation.touch(slot);
         self.follow_hybrid(books, slot);
         if !self.reserved.is_empty() || !books.reservations.is_empty() {
@@ -240,18 +265,8 @@ impl Choose {
     }
 
     /// Updates the index for a node. The index contains the nodes that are ready and below the limit of allocations,
-    /// at what they have available. So searches do not walk over full nodes.
-    #[inline(always)]
-    fn follow_index(&mut self, books: &Books, slot: Slot) {
-        let nodes = &books.nodes;
-        // Custom kinds are not asked for: an index with these follows in another way.
-        if nodes.takes_work(slot) && self.index.follow(slot, &nodes.available_plain(slot)) {
-            return;
-        }
-        self.follow_index_any(books, slot);
-    }
-
-    /// The same for a node that enters or leaves the index, and for any index.
+    /// at what they have available. So searches do not walk over full nodes. A node that enters or leaves it comes here, and
+    /// any node where the index has custom kinds.
     #[inline(never)]
     fn follow_index_any(&mut self, books: &Books, slot: Slot) {
         let nodes = &books.nodes;

@@ -1,6 +1,6 @@
 //! Turns by what they cost: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 //!
-//! Whoever takes part spends units in its turn. Costs may be known only afterwards. So who spent more than it had is passed over
+//! Each participant spends units in its turn. Costs may be known only afterwards. So who spent more than it had is passed over
 //! until later turns have paid for it. Who asks for something waits for at most one turn of each other.
 
 use std::collections::VecDeque;

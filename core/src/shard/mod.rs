@@ -315,6 +315,8 @@ impl Shard {
     #[inline(never)]
     fn place_with_extras(&mut self, request: &PlacementRequest, choice: &Choice) -> Placement {
         let (placement, dirty) = self.books.place_any(request, choice);
+        assert!(dirty.slot == choice.slot, "{} is not where it was chosen to be", placement.allocation);
+        assert!(self.books.is_live(placement.allocation), "{} was placed and is gone", placement.allocation);
         if let Some(terms) = &request.lease {
             self.books.begin_lease(placement.allocation, terms, self.now);
         }
@@ -334,6 +336,7 @@ impl Shard {
         let [mut of_capacities, mut of_free] = [Visits::default(); 2];
         let meters = [&mut of_capacities, &mut of_free];
         let (refusal, looked_at) = self.choose.explain(&self.books, request, scope, page, meters);
+        assert!(refusal.examined <= refusal.nodes, "more nodes are examined than there are");
         self.audit.work.nodes_looked_at += looked_at;
         Refusal { growth: self.publish.growth, ..refusal }
     }
@@ -462,6 +465,7 @@ impl Shard {
         if let Err(Refused { refusal, parked }) = &mut done {
             let home = park.home.is_at(refusal);
             self.pending.park(park, home, self.choose.labels());
+            assert!(!self.pending.is_empty(), "a request was parked and nothing waits");
             *parked = true;
         }
         done
@@ -486,6 +490,7 @@ impl Shard {
     /// Adds a copy of a bundle, which its planner tries when it is woken.
     fn handle_watch(&mut self, watch: Watch) -> Outcome {
         self.pending.watch(watch, self.choose.labels());
+        assert!(!self.pending.is_empty(), "a bundle is watched and nothing waits");
         Outcome::Watches
     }
 

@@ -21,6 +21,7 @@ impl Shard {
         if let Some(version) = former {
             self.books.set_version(slot, version + 1);
         }
+        assert!(self.books.slot(id).ok() == Some(slot), "node {id} was added and is not found");
         NodeChange::Added(id)
     }
 

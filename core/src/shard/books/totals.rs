@@ -170,6 +170,7 @@ impl KeptTotals {
 
     #[inline(never)]
     fn add_to_read(&mut self, amounts: [i64; 3]) {
+        assert!(self.is_read(), "there are totals of nodes that no audit has read");
         self.of_read.add_allocated(amounts);
     }
 
@@ -207,6 +208,7 @@ impl KeptTotals {
 
     /// Takes the totals of the nodes that an audit has read, so that more nodes can be added.
     pub(crate) fn take_read(&mut self) -> Totals {
+        assert!(self.recent == [0; 3], "an audit reads nodes in the middle of a batch");
         std::mem::take(&mut self.of_read)
     }
 

@@ -261,12 +261,12 @@ impl DistBuckets {
         !self.others.is_empty() | self.ordinals.is_some()
     }
 
-    /// Does the same in the usual case. Otherwise, also if `slot` is not in the index, returns false. Without `BESIDE`, there
+    /// Does the same in the usual case. Otherwise, also if `slot` is not in the index, returns false. Without `RARE`, there
     /// is no more than the first tree.
     #[inline(always)]
-    pub(crate) fn follow<const BESIDE: bool>(&mut self, slot: Slot, available: &ResourceVector) -> bool {
+    pub(crate) fn follow<const RARE: bool>(&mut self, slot: Slot, available: &ResourceVector) -> bool {
         let Some(moves) = self.first.update(slot, available) else { return false };
-        if BESIDE && self.has_more_trees() {
+        if RARE && self.has_more_trees() {
             self.follow_in_others(slot, moves);
         }
         true

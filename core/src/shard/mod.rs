@@ -28,6 +28,7 @@ mod pending;
 pub use pending::{CountTurns, TurnsCounted, TurnsFrom, WaitingPlacementsPage, WaitingShape};
 mod prefetch;
 mod publish;
+mod refused;
 mod rejection;
 pub use rejection::{
     AdoptionRejection, BundleRejection, LeaseRejection, NodeRejection, ReservationRejection,
@@ -52,13 +53,13 @@ use crate::index::{Geometry, Slot, Visits};
 use crate::journal::BeginCause;
 use crate::limits::{GO_ON_LOOKS_MAX, HOME_LOOKS_MAX};
 use crate::link::ShardFacts;
-use crate::request::{Placement, PlacementRequest, Refusal};
+use crate::request::{Placement, PlacementRequest};
 use crate::resource::Demand;
 use crate::time::Time;
 use crate::view::EndCause;
 use audit::AuditState;
 use books::{Books, Dirty};
-use choose::{Choice, Choose, Eligibility, Page};
+use choose::{Choice, Choose};
 use pending::Waiting;
 use publish::Publish;
 use replica::Replica;
@@ -105,9 +106,9 @@ pub struct Shard {
     replica: Option<Box<Replica>>,
     /// Set if there is a journal.
     journaled: Option<Box<Journaled>>,
-    /// Whether a placement or a release has to look for anything besides nodes, allocations and the index. In a step, this is
-    /// set at the latest when [`has_beside`](Self::has_beside) is true. It may stay set for the rest of the step.
-    beside: bool,
+    /// Whether a placement or a release has to look for anything other than nodes, allocations and the index. In a step, this is
+    /// set at the latest when [`has_rare`](Self::has_rare) is true. It may stay set for the rest of the step.
+    rare: bool,
 }
 
 impl Shard {
@@ -127,15 +128,15 @@ impl Shard {
             audit: AuditState::default(),
             replica: None,
             journaled: None,
-            beside: true,
+            rare: true,
         }
     }
 
-    /// Returns whether there is anything besides nodes, allocations and the first tree of the index: views, a journal,
+    /// Returns whether there is anything other than nodes, allocations and the first tree of the index: views, a journal,
     /// audits in progress, waiting requests, and all that nodes and allocations rarely have.
-    fn has_beside(&self) -> bool {
+    fn has_rare(&self) -> bool {
         let Self { books, choose, pending, audit, .. } = self;
-        books.has_beside() | choose.has_beside() | !pending.is_empty() | audit.is_running()
+        books.has_rare() | choose.has_rare() | !pending.is_empty() | audit.is_running()
     }
 
     /// Brings searches and waiting requests up to date with a change of the books.
@@ -149,9 +150,9 @@ impl Shard {
 
     /// Notes that a node may have more available than before.
     #[inline(always)]
-    fn grew<const BESIDE: bool>(&mut self, slot: Slot) {
+    fn grew<const RARE: bool>(&mut self, slot: Slot) {
         self.publish.growth += 1;
-        if BESIDE && !self.pending.is_empty() {
+        if RARE && !self.pending.is_empty() {
             self.pending.wake_for(&self.books, slot);
         }
     }
@@ -177,10 +178,10 @@ impl Shard {
             Command::Release(id) => Outcome::Release(self.handle_release(*id)),
             other => self.handle_other(std::mem::replace(other, Command::GoOn)),
         };
-        if self.beside {
+        if self.rare {
             self.note_change(Some(&outcome));
         }
-        debug_assert!(self.beside || !self.has_beside(), "something besides was not noticed");
+        debug_assert!(self.rare || !self.has_rare(), "something rare was not noticed");
         outcomes.push(outcome);
     }
 
@@ -204,7 +205,7 @@ impl Shard {
             assert!(next > now || next == Time::NEVER, "a deadline stays that passed at {next:?}");
             self.note_change(None);
         }
-        self.beside = self.has_beside();
+        self.rare = self.has_rare();
     }
 
     /// Returns the next time at which a step is due: something ends by itself, or a hold reaches its deadline.
@@ -220,9 +221,9 @@ impl Shard {
     #[inline(never)]
     fn handle_other(&mut self, command: Command) -> Outcome {
         self.books.sums.kept.settle();
-        self.beside = true;
+        self.rare = true;
         let outcome = self.handle_any(command);
-        self.beside = self.has_beside();
+        self.rare = self.has_rare();
         outcome
     }
 
@@ -278,7 +279,7 @@ impl Shard {
 
     #[inline]
     fn handle_place(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
-        if self.beside | !request.is_plain() {
+        if self.rare | !request.is_plain() {
             self.handle_place_any(request)
         } else {
             self.place::<false>(request)
@@ -290,22 +291,22 @@ impl Shard {
     fn handle_place_any(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
         let done = self.place::<true>(request);
         // A policy may have begun to keep an order of its own.
-        self.beside = self.beside || self.has_beside();
+        self.rare = self.rare || self.has_rare();
         done
     }
 
-    /// Places a request. Without `BESIDE`, the request is plain, and [`has_beside`](Self::has_beside) is false.
+    /// Places a request. Without `RARE`, the request is plain, and [`has_rare`](Self::has_rare) is false.
     #[inline(always)]
-    fn place<const BESIDE: bool>(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
+    fn place<const RARE: bool>(&mut self, request: &PlacementRequest) -> Result<Placement, Refused> {
         let scope = self.choose.eligibility(&self.books, request);
         let Some(choice) = self.choose.choose(&self.books, request, scope) else {
             return Err(self.refused(request, scope));
         };
-        if let Some((placement, left)) = self.books.place_plain::<BESIDE>(request, &choice) {
-            if BESIDE && let Some(terms) = &request.lease {
+        if let Some((placement, left)) = self.books.place_plain::<RARE>(request, &choice) {
+            if RARE && let Some(terms) = &request.lease {
                 self.books.begin_lease(placement.allocation, terms, self.now);
             }
-            self.choose.follow_plain::<BESIDE>(&self.books, choice.slot, &left);
+            self.choose.follow_plain::<RARE>(&self.books, choice.slot, &left);
             return Ok(placement);
         }
         Ok(self.place_with_extras(request, &choice))
@@ -324,56 +325,28 @@ impl Shard {
         placement
     }
 
-    #[inline(never)]
-    fn refused(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refused {
-        self.books.count_refused();
-        Refused { refusal: Box::new(self.explain(request, scope)), parked: false }
-    }
-
-    /// Counts the failing checks of a request over the first page of nodes.
-    fn explain(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refusal {
-        let page = Page { from: 0, most: self.audit.pages.explain_nodes };
-        let [mut of_capacities, mut of_free] = [Visits::default(); 2];
-        let meters = [&mut of_capacities, &mut of_free];
-        let (refusal, looked_at) = self.choose.explain(&self.books, request, scope, page, meters);
-        assert!(refusal.examined <= refusal.nodes, "more nodes are examined than there are");
-        self.audit.work.nodes_looked_at += looked_at;
-        Refusal { growth: self.publish.growth, ..refusal }
-    }
-
-    /// Counts one more page of nodes.
-    fn handle_explain(&mut self, Explain { request, from }: &Explain) -> Refusal {
-        let scope = self.choose.eligibility(&self.books, request);
-        let page = Page { from: *from, most: self.audit.pages.explain_nodes };
-        let meter = &mut Visits::default();
-        let (refusal, looked_at) = self.choose.explain_page(&self.books, request, scope, page, meter);
-        assert!(refusal.examined <= refusal.nodes, "more nodes are examined than there are");
-        self.audit.work.nodes_looked_at += looked_at;
-        Refusal { growth: self.publish.growth, ..refusal }
-    }
-
     #[inline]
     fn handle_release(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
-        if !self.beside && self.release::<false>(allocation) {
+        if !self.rare && self.release::<false>(allocation) {
             return Ok(Released { allocation, inside: None });
         }
         self.handle_release_any(allocation)
     }
 
-    /// Ends an allocation without extras. Without `BESIDE`, [`has_beside`](Self::has_beside) is false. Returns whether it was
+    /// Ends an allocation without extras. Without `RARE`, [`has_rare`](Self::has_rare) is false. Returns whether it was
     /// such an allocation.
     #[inline(always)]
-    fn release<const BESIDE: bool>(&mut self, allocation: AllocationId) -> bool {
-        let Some((slot, room)) = self.books.release_plain::<BESIDE>(allocation) else { return false };
-        self.choose.follow_plain::<BESIDE>(&self.books, slot, &room);
-        self.grew::<BESIDE>(slot);
+    fn release<const RARE: bool>(&mut self, allocation: AllocationId) -> bool {
+        let Some((slot, room)) = self.books.release_plain::<RARE>(allocation) else { return false };
+        self.choose.follow_plain::<RARE>(&self.books, slot, &room);
+        self.grew::<RARE>(slot);
         true
     }
 
     /// Handles a release of any kind.
     #[inline(never)]
     fn handle_release_any(&mut self, allocation: AllocationId) -> Result<Released, UnknownAllocation> {
-        if self.beside && self.release::<true>(allocation) {
+        if self.rare && self.release::<true>(allocation) {
             return Ok(Released { allocation, inside: None });
         }
         let (inside, dirty) = self.books.release(allocation)?;
@@ -585,18 +558,6 @@ impl Shard {
     #[must_use]
     pub fn reservation_owners_version(&self) -> u64 {
         self.books.reservations.owners_version()
-    }
-
-    /// Returns whether an allocation is releasing.
-    #[must_use]
-    pub fn is_releasing(&self, id: AllocationId) -> bool {
-        self.releasing_until(id).is_some()
-    }
-
-    /// Returns the time at which a releasing allocation ends by itself.
-    #[must_use]
-    pub fn releasing_until(&self, id: AllocationId) -> Option<Time> {
-        self.books.releasing.until(id)
     }
 
     /// Continues from the granularity of an earlier start, unless the dimensions or their settings changed. The

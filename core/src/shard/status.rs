@@ -2,15 +2,28 @@
 
 use std::ops::Bound;
 
-use crate::ids::Ordinal;
+use crate::ids::{AllocationId, Ordinal};
 use crate::index::Slot;
 use crate::node::NodeState;
 use crate::shard::NodeView;
 use crate::shard::Shard;
 use crate::shard::ShardStatus;
 use crate::shard::command::Audit;
+use crate::time::Time;
 
 impl Shard {
+    /// Returns whether an allocation is releasing.
+    #[must_use]
+    pub fn is_releasing(&self, id: AllocationId) -> bool {
+        self.releasing_until(id).is_some()
+    }
+
+    /// Returns the time at which a releasing allocation ends by itself.
+    #[must_use]
+    pub fn releasing_until(&self, id: AllocationId) -> Option<Time> {
+        self.books.releasing.until(id)
+    }
+
     /// Returns up to `limit` nodes after `after`, in order of registration.
     pub(super) fn list_nodes(&mut self, after: Ordinal, limit: u16) -> Vec<NodeView> {
         let nodes = self.books.nodes.len();

@@ -26,6 +26,7 @@
 
 mod answers;
 mod connection;
+mod counted;
 mod events;
 mod explaining;
 mod follow;
@@ -425,28 +426,6 @@ impl ConnectionService {
         let key = self.touched.pop()?;
         self.connections[key].is_touched = false;
         Some(key)
-    }
-
-    fn touch(&mut self, key: ConnectionKey) {
-        let connection = &mut self.connections[key];
-        connection.count_in_flight();
-        let is_touched = std::mem::replace(&mut connection.is_touched, true);
-        if connection.has_fresh() && !connection.is_fresh {
-            connection.is_fresh = true;
-            self.fresh.push(key);
-        }
-        if !is_touched {
-            self.touched.push(key);
-            self.count_bytes(key);
-        }
-    }
-
-    /// Counts what is held for a connection, and says how much may be.
-    fn count_bytes(&mut self, key: ConnectionKey) {
-        let connection = &mut self.connections[key];
-        let (now, before) = connection.count_bytes();
-        self.held_bytes = self.held_bytes + now - before;
-        connection.set_tight(self.held_bytes > self.held_bytes_max);
     }
 
     /// Executes the frames of `key` that were received, until one stalls.

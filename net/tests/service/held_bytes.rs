@@ -4,7 +4,7 @@ use wharf_net::codec::{Header, decode_body};
 use wharf_net::limits::{Bounds, HELD_PART};
 use wharf_net::protocol::{Fault, Kind, Reason, SESSION_KEPT_BYTES_MAX, UNACKNOWLEDGED_MAX};
 use wharf_net::server::Settings;
-use wharf_net::session::ConnectionKey;
+use wharf_net::session::connections::ConnectionKey;
 
 use crate::harness::bed::Bed;
 use crate::harness::{ask, frame, header};

@@ -6,7 +6,8 @@
 //! incarnation. A record is in another place than its id says if an earlier start granted the id, or if the id was
 //! granted before the record was made, for a claim. Such records are found by a map.
 
-use crate::broken::{Broken, broken};
+mod check;
+
 use std::sync::Arc;
 
 use super::plain::Removed;
@@ -165,7 +166,7 @@ impl Ledger {
     }
 
     /// Returns whether changes are noted, or ids of earlier starts are found by a map.
-    pub(crate) fn has_beside(&self) -> bool {
+    pub(crate) fn has_rare(&self) -> bool {
         self.dirty.is_some() | !self.by_id.is_empty()
     }
 
@@ -246,9 +247,9 @@ impl Ledger {
 
     /// Makes the record at a place the first of its node, before `next`.
     #[inline(always)]
-    fn link<const BESIDE: bool>(&mut self, at: u32, next: u32) {
+    fn link<const RARE: bool>(&mut self, at: u32, next: u32) {
         self.live += 1;
-        if BESIDE {
+        if RARE {
             self.touch(at);
         }
         if next != NO_ALLOCATION {
@@ -283,13 +284,13 @@ impl Ledger {
     }
 
     /// Records an allocation without extras on a node under a new id, like [`next_sequence`](Self::next_sequence) and
-    /// [`insert`](Self::insert). `unnumbered` is the id but for its sequence. Without `BESIDE`, see
-    /// [`has_beside`](Self::has_beside).
+    /// [`insert`](Self::insert). `unnumbered` is the id but for its sequence. Without `RARE`, see
+    /// [`has_rare`](Self::has_rare).
     ///
     /// # Panics
     /// If the id was already granted.
     #[inline(always)]
-    pub(super) fn insert_plain<const BESIDE: bool>(
+    pub(super) fn insert_plain<const RARE: bool>(
         &mut self,
         unnumbered: AllocationId,
         (node, hot): (Slot, &mut HotNode),
@@ -307,7 +308,7 @@ impl Ledger {
             };
             let sequence = u64::from(std::mem::replace(&mut record.granted, granted)) << 32 | u64::from(at);
             let id = AllocationId { sequence, ..unnumbered };
-            if BESIDE && !self.by_id.is_empty() {
+            if RARE && !self.by_id.is_empty() {
                 assert!(!self.by_id.contains_key(&id), "allocation {id} is granted twice");
             }
             let next = std::mem::replace(&mut hot.first_allocation, at);
@@ -316,7 +317,7 @@ impl Ledger {
             (record.gpu, record.gpus, record.node) = (demand.gpu, gpus, node);
             record.previous = NO_ALLOCATION;
             self.vacant = std::mem::replace(&mut record.next, next);
-            self.link::<BESIDE>(at, next);
+            self.link::<RARE>(at, next);
             return id;
         }
     }
@@ -325,7 +326,7 @@ impl Ledger {
     /// removed, if it has extras or is not in the place that the id names, or if `open` does not return the books of its
     /// node.
     #[inline(always)]
-    pub(super) fn remove_plain<'a, const BESIDE: bool>(
+    pub(super) fn remove_plain<'a, const RARE: bool>(
         &mut self,
         id: AllocationId,
         open: impl FnOnce(Slot) -> Option<(&'a mut Room, &'a mut HotNode)>,
@@ -341,23 +342,23 @@ impl Ledger {
         record.node = VACANT;
         record.next = std::mem::replace(&mut self.vacant, at);
         self.live -= 1;
-        if BESIDE {
+        if RARE {
             self.touch(at);
         }
-        self.unlink::<BESIDE>(at, (previous, next), hot);
+        self.unlink::<RARE>(at, (previous, next), hot);
         Some(Removed { node, room, hot, cpu, memory, gpu, gpus })
     }
 
     /// Takes a record out of the list of its node.
     #[inline(always)]
-    fn unlink<const BESIDE: bool>(&mut self, at: u32, (previous, next): (u32, u32), hot: &mut HotNode) {
+    fn unlink<const RARE: bool>(&mut self, at: u32, (previous, next): (u32, u32), hot: &mut HotNode) {
         if previous == NO_ALLOCATION {
             assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
             hot.first_allocation = next;
         } else {
             let before = std::mem::replace(&mut self.record_mut(previous).next, next);
             assert!(before == at, "the list of a node is broken before place {at}");
-            if BESIDE {
+            if RARE {
                 self.touch(previous);
             }
         }
@@ -462,33 +463,6 @@ impl Ledger {
         if let Some(dirty) = &self.dirty {
             add("changed allocations", dirty.bytes());
         }
-    }
-
-    /// Checks that every record is found by its id, and every vacant place is listed unless all its ids are granted.
-    pub(crate) fn check(&self) -> Result<(), Broken> {
-        let records = || (0..self.places).zip(self.pages.iter().flat_map(|page| page.iter()));
-        let mut lost = records().filter(|&(at, r)| r.node != VACANT && self.find(r.id) != Some(at));
-        if let Some((_, record)) = lost.next() {
-            return Err(broken!("allocation {} is not found by its id", record.id));
-        }
-        let is_usable = |record: &Record| record.node == VACANT && record.granted != u32::MAX;
-        let record = |at: u32| &self.pages[at as usize / PAGE][at as usize % PAGE];
-        let is_place = |&at: &u32| at != NO_ALLOCATION;
-        let listed = std::iter::successors(Some(self.vacant).filter(is_place), |&at| {
-            Some(record(at).next).filter(is_place)
-        });
-        let listed = listed.take(self.places() as usize + 1).filter(|&at| is_usable(record(at))).count();
-        let live = records().filter(|(_, record)| record.node != VACANT).count();
-        let by_id = records().filter(|&(at, r)| r.node != VACANT && place_of(r.id) != at).count();
-        let usable = records().filter(|(_, record)| is_usable(record)).count();
-        if [live, by_id, usable] != [self.live, self.by_id.len(), listed] {
-            return Err(broken!(
-                "{live} records, {by_id} by id, {usable} vacant, not {} and {} and {listed}",
-                self.live,
-                self.by_id.len()
-            ));
-        }
-        Ok(())
     }
 }
 

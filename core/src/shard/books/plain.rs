@@ -26,20 +26,20 @@ pub(super) struct Removed<'a> {
 }
 
 impl Books {
-    /// Returns whether there is anything besides nodes and allocations that a placement or a release of the usual kind has
+    /// Returns whether there is anything other than nodes and allocations that a placement or a release of the usual kind has
     /// to tell, or to ask.
-    pub(crate) fn has_beside(&self) -> bool {
-        let is_told = self.nodes.has_beside() | self.ledger.has_beside() | self.effects.is_some();
+    pub(crate) fn has_rare(&self) -> bool {
+        let is_told = self.nodes.has_rare() | self.ledger.has_rare() | self.effects.is_some();
         let is_asked =
             !self.has_only_allocations() | self.adopted.has_names() | !self.reservations.is_empty();
         is_told | is_asked | self.sums.kept.is_read()
     }
 
     /// Allocates what `request` asks on a node that was chosen for it. Also returns what the node has free then. `None`, and
-    /// nothing is taken, if something other than cpu, memory and GPUs is concerned. Without `BESIDE`, see
-    /// [`has_beside`](Self::has_beside).
+    /// nothing is taken, if something other than cpu, memory and GPUs is concerned. Without `RARE`, see
+    /// [`has_rare`](Self::has_rare).
     #[inline(always)]
-    pub(crate) fn place_plain<const BESIDE: bool>(
+    pub(crate) fn place_plain<const RARE: bool>(
         &mut self,
         request: &PlacementRequest,
         choice: &Choice,
@@ -49,7 +49,7 @@ impl Books {
         if demand.custom.is_some() {
             return None;
         }
-        let (room, hot) = self.nodes.room_and_hot_mut::<BESIDE>(slot);
+        let (room, hot) = self.nodes.room_and_hot_mut::<RARE>(slot);
         if hot.withheld & PROMISED != 0 {
             return None;
         }
@@ -60,11 +60,11 @@ impl Books {
         let node = hot.id;
         let incarnation = self.incarnation;
         let unnumbered = AllocationId { incarnation, partition: hot.partition, sequence: 0, tenant: *tenant };
-        let allocation = self.ledger.insert_plain::<BESIDE>(unnumbered, (slot, hot), demand, gpus);
+        let allocation = self.ledger.insert_plain::<RARE>(unnumbered, (slot, hot), demand, gpus);
         let taken = [demand.cpu.units(), demand.memory.units(), demand.gpu.units()];
-        self.sums.allocate_plain::<BESIDE>(slot, taken);
+        self.sums.allocate_plain::<RARE>(slot, taken);
         self.sums.placed += 1;
-        if BESIDE && self.effects.is_some() {
+        if RARE && self.effects.is_some() {
             self.note_plain(allocation, slot, demand, gpus);
         }
         Some((Placement { node, allocation, gpus, alternative, units: None }, left))
@@ -79,25 +79,25 @@ impl Books {
 
     /// Ends an allocation, like [`release`](Self::release). Returns its node, and what it has free then. `None`, and nothing
     /// is given back, if something other than cpu, memory and GPUs is concerned, or if there is no such allocation. Without
-    /// `BESIDE`, see [`has_beside`](Self::has_beside).
+    /// `RARE`, see [`has_rare`](Self::has_rare).
     #[inline(always)]
-    pub(crate) fn release_plain<const BESIDE: bool>(&mut self, id: AllocationId) -> Option<(Slot, Room)> {
-        if BESIDE && !self.has_only_allocations() {
+    pub(crate) fn release_plain<const RARE: bool>(&mut self, id: AllocationId) -> Option<(Slot, Room)> {
+        if RARE && !self.has_only_allocations() {
             return None;
         }
         let Self { ledger, nodes, .. } = self;
         let places_max = nodes.places_max();
-        let removed = ledger.remove_plain::<BESIDE>(id, |slot| {
-            let (room, hot) = nodes.room_and_hot_mut::<BESIDE>(slot);
+        let removed = ledger.remove_plain::<RARE>(id, |slot| {
+            let (room, hot) = nodes.room_and_hot_mut::<RARE>(slot);
             ((hot.withheld == 0) & !hot.has_shortfall).then_some((room, hot))
         })?;
         let Removed { node: slot, room, hot, cpu, memory, gpu, gpus } = removed;
         give_to(room, hot, [cpu, memory], gpus, places_max);
         let free = *room;
         let given = [cpu.units(), memory.units(), gpu.units()].map(i64::wrapping_neg);
-        self.sums.allocate_plain::<BESIDE>(slot, given);
+        self.sums.allocate_plain::<RARE>(slot, given);
         self.sums.released += 1;
-        if BESIDE {
+        if RARE {
             if !is_planted(PlantedBug::EffectForgotten) {
                 self.note(|| Effect::Ended(id, EndCause::Released));
             }

@@ -63,8 +63,8 @@ pub(crate) fn add_withheld(totals: &mut Totals, entry: &Entry, sign: i128) {
 impl Sums {
     /// Adds cpu, memory and GPUs to what is allocated, in 1/10,000.
     #[inline(always)]
-    pub(super) fn allocate_plain<const BESIDE: bool>(&mut self, slot: Slot, amounts: [i64; 3]) {
-        self.kept.add_allocated::<BESIDE>(slot, amounts);
+    pub(super) fn allocate_plain<const RARE: bool>(&mut self, slot: Slot, amounts: [i64; 3]) {
+        self.kept.add_allocated::<RARE>(slot, amounts);
     }
 
     #[inline]

@@ -218,7 +218,7 @@ impl NodeTable {
     }
 
     /// Returns whether changes are noted.
-    pub(crate) fn has_beside(&self) -> bool {
+    pub(crate) fn has_rare(&self) -> bool {
         self.dirty.is_some() | self.unwritten.is_some()
     }
 
@@ -292,10 +292,10 @@ impl NodeTable {
         &mut self.hot[slot as usize]
     }
 
-    /// Returns what a placement reads and writes of a node. Without `BESIDE`, see [`has_beside`](Self::has_beside).
+    /// Returns what a placement reads and writes of a node. Without `RARE`, see [`has_rare`](Self::has_rare).
     #[inline(always)]
-    pub(super) fn room_and_hot_mut<const BESIDE: bool>(&mut self, slot: Slot) -> (&mut Room, &mut HotNode) {
-        if BESIDE {
+    pub(super) fn room_and_hot_mut<const RARE: bool>(&mut self, slot: Slot) -> (&mut Room, &mut HotNode) {
+        if RARE {
             self.touch(slot, HOT);
         }
         (&mut self.rooms[slot as usize], &mut self.hot[slot as usize])

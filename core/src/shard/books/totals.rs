@@ -155,15 +155,15 @@ impl KeptTotals {
     }
 
     /// Adds cpu, memory and GPUs of the node in `slot` to what is allocated. The caller settles the sums at the latest
-    /// after [`SETTLE_AFTER`] calls. Without `BESIDE`, no audit reads nodes.
+    /// after [`SETTLE_AFTER`] calls. Without `RARE`, no audit reads nodes.
     #[inline(always)]
-    pub(crate) fn add_allocated<const BESIDE: bool>(&mut self, slot: Slot, amounts: [i64; 3]) {
+    pub(crate) fn add_allocated<const RARE: bool>(&mut self, slot: Slot, amounts: [i64; 3]) {
         for (sum, amount) in self.recent.iter_mut().zip(amounts) {
             debug_assert!(amount.unsigned_abs() <= AMOUNT_MOST, "more is allocated than an amount can be");
             // It cannot wrap: see `SETTLE_AFTER`.
             *sum = sum.wrapping_add(amount);
         }
-        if BESIDE && slot < self.read {
+        if RARE && slot < self.read {
             self.add_to_read(amounts);
         }
     }

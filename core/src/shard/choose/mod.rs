@@ -228,23 +228,23 @@ impl Choose {
         found
     }
 
-    /// Returns whether anything besides the first tree of the index follows the nodes.
-    pub(crate) fn has_beside(&self) -> bool {
+    /// Returns whether anything other than the first tree of the index follows the nodes.
+    pub(crate) fn has_rare(&self) -> bool {
         let is_followed = self.fragmentation.is_in_use() | self.hybrid.is_some() | !self.reserved.is_empty();
         is_followed | self.index.has_more_trees()
     }
 
     /// Brings the searches up to date with a node that has `room` after a placement or a release of the usual kind. Without
-    /// `BESIDE`, see [`has_beside`](Self::has_beside).
+    /// `RARE`, see [`has_rare`](Self::has_rare).
     // Always inlined, so that what the node has stays in registers.
     #[inline(always)]
-    pub(crate) fn follow_plain<const BESIDE: bool>(&mut self, books: &Books, slot: Slot, room: &Room) {
+    pub(crate) fn follow_plain<const RARE: bool>(&mut self, books: &Books, slot: Slot, room: &Room) {
         // Custom kinds are not asked for: an index with these follows in another way.
-        if !(room.takes_work() && self.index.follow::<BESIDE>(slot, &room.available())) {
+        if !(room.takes_work() && self.index.follow::<RARE>(slot, &room.available())) {
             self.follow_index_any(books, slot);
         }
-        if BESIDE {
-            self.follow_beside(books, slot);
+        if RARE {
+            self.follow_rare(books, slot);
         }
     }
 
@@ -256,7 +256,7 @@ impl Choose {
 
     /// Follows a node in everything but the index.
     #[inline]
-    fn follow_beside(&mut self, books: &Books, slot: Slot) {
+    fn follow_rare(&mut self, books: &Books, slot: Slot) {
         self.fragmentation.touch(slot);
         self.follow_hybrid(books, slot);
         if !self.reserved.is_empty() || !books.reservations.is_empty() {

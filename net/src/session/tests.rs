@@ -1,6 +1,7 @@
 //! Tests of sessions: what they keep, for how long, and within which bounds.
 
 use wharf_core::ids::Incarnation;
+use wharf_core::state::KeptOutcome;
 use wharf_core::time::Time;
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use wharf_net::codec::{Header, decode_body};
 use wharf_net::limits::{Bounds, HELD_PART};
-use wharf_net::protocol::{Fault, Kind, Reason, SESSION_KEPT_BYTES_MAX, UNACKNOWLEDGED_MAX};
+use wharf_net::protocol::{Fault, Kind, PlaceRequest, Reason, SESSION_KEPT_BYTES_MAX, UNACKNOWLEDGED_MAX};
 use wharf_net::server::Settings;
 use wharf_net::session::connections::ConnectionKey;
 
@@ -25,15 +25,14 @@ impl Hoarder {
         Self { key: bed.connect(true, None).0, next: 1, acknowledged: 1, kept_bytes: 0 }
     }
 
-    /// Asks for a placement that fits nowhere. Returns the fault if it is not executed.
+    /// Asks for a placement in a queue of a service without queues, for a long reply. Returns the fault if it is not executed.
     fn ask(&mut self, bed: &mut Bed) -> Option<Fault> {
         let header = Header { lowest_unacknowledged: self.acknowledged, ..header(Kind::Place, self.next) };
-        bed.service.receive(self.key, &frame(header, &ask(1000, 0, 0)), bed.now);
-        bed.run_shard();
-        bed.service.poll(bed.now);
+        let place = PlaceRequest { queue: "none".into(), ..ask(1, 0, 0) };
+        bed.service.receive(self.key, &frame(header, &place), bed.now);
         bed.write();
         let reply = bed.replies(self.key).remove(0);
-        let fault: Fault = decode_body(&reply.payload).expect("it fits nowhere").0;
+        let fault: Fault = decode_body(&reply.payload).expect("there are no queues").0;
         if fault.reason == Reason::SequenceOutOfWindow.into() {
             return Some(fault);
         }

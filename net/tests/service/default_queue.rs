@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::explain_waits::of_group;
 use super::jobs_direct::{held_of, of_placement};
+use super::long_waits::Exact;
 use super::tenant_queues::{create, direct, group, in_queue, job, place, queue, refused, set_queue, team};
 use crate::harness::{
-    self, ClientAuthority, Peer, TestServer, add, ask, audit, granted, header, identity, node, tenant, units,
+    self, ClientAuthority, TestServer, add, ask, audit, granted, header, identity, node, tenant, units,
     within,
 };
 use wharf_net::access::{AccessSettings, Role, TenantLimits};
@@ -230,20 +231,18 @@ async fn another_default_queue_counts_from_the_next_request_on() {
         set_queue(&client, queue).await;
     }
     let held = granted(place(&client, &ask(8, 0, 0)).await);
-    let (mut peer, opened) = Peer::open(&server).await;
+    let mut exact = Exact::open(&server, None, 2).await;
     let waits = PlaceRequest { mode: MODE_WAIT_UNTIL, ..ask(4, 0, 0) };
     let waits = harness::frame(header(Kind::Place, 1), &waits);
-    peer.send(&waits).await;
+    exact.peer.send(&waits).await;
     until_asked(&client, "team", [4, 8]).await;
-    peer.leave().await;
     server.shared.sessions.set_access(&settings(Some("later")));
     granted(place(&client, &ask(1, 0, 0)).await);
-    let resume = Resume { session: opened.session, token: opened.token };
-    let (mut peer, _) = Peer::resume(&server, Some(resume)).await;
-    peer.send(&waits).await;
+    let mut exact = exact.lose(&server).await;
+    exact.peer.send(&waits).await;
     until_asked(&client, "team", [4, 8]).await;
     assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
-    granted(peer.frame().await.body());
+    granted(exact.peer.frame().await.body());
     until_asked(&client, "team", [0, 4]).await;
     assert_eq!((direct(&client, "team").await, direct(&client, "later").await), (1, 1));
     // Without the setting, nothing is charged that names no queue, and such a group stays without a queue.

@@ -90,7 +90,7 @@ async fn a_wait_goes_on_after_a_resumption_and_so_does_the_window() {
 
 /// A raw peer that acknowledges waits individually.
 pub(crate) struct Exact {
-    peer: Peer,
+    pub(crate) peer: Peer,
     resume: Resume,
     /// The sequence of the next request.
     sequence: u64,

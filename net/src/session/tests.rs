@@ -271,7 +271,7 @@ fn a_tight_session_may_keep_a_part_and_goes_on() {
     assert_eq!(session.admit(2, 0), Admission::Answered(&reply));
     assert_eq!(session.admit(3, 0), Admission::UnderWay);
     let waits = |session: &mut Session, bytes: usize| {
-        session.weigh(3, Weight { request: bytes as u32, ..Weight::of(Kind::CreateGroup.number(), 0) });
+        session.weigh(3, Weight { request: bytes as u32, ..Weight::of(Kind::Place.number(), 0) });
         session.can_wait(3)
     };
     assert!(waits(&mut session, 1000));

@@ -264,7 +264,8 @@ pub const TOPOLOGY_MEMBERS_MAX: usize = 65_536;
 pub const TOPOLOGY_SEARCHED_MEMBERS_MAX: usize = 256;
 /// The most domains of a tier in which a cycle tries to make room for one job by evictions.
 pub const TOPOLOGY_EVICTING_DOMAINS_MAX: usize = 32;
-/// The most classes of tasks by which domains are chosen before a job is tried there. Other classes are only tried.
+/// The most classes of tasks by which domains are chosen before a job is tried there. Other classes are only tried, and so many
+/// different task groups are explained.
 pub const TOPOLOGY_CLASSES_COUNTED_MAX: usize = 8;
 /// The most counts that a scheduler keeps of how many tasks of a class fit on each node. What is free, what will be, and what
 /// would be with evictions are counted apart. Beyond that, the one that was used least recently is forgotten.

@@ -165,8 +165,10 @@ impl Scheduler {
         let waits = |task: &u32| is_pending(of, *task) || capped.binary_search(task).is_ok();
         let class = task.filter(waits).map(|task| class_of(of, task));
         let counting = class.as_ref().map(|class| Counting::new(&class.request));
-        let named = task.filter(|_| class.is_some());
-        let domains = named.and_then(|task| self.begin_domains(job, task, &wanted(of, asked, &capped)));
+        let in_domains = class.is_some() && of.spec().has_hard_topology() && of.phase() != JobPhase::Pending;
+        let named = task.filter(|_| in_domains);
+        let domains =
+            named.and_then(|task| self.begin_domains(job, task, &wanted(of, asked, &capped), &capped));
         let mut explaining = Explaining {
             job,
             asked,

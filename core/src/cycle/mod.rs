@@ -413,6 +413,7 @@ impl Scheduler {
         self.total = (0..).map(Dim).zip(sums).collect();
         self.tree = Arc::new(Tree::new(&self.domains, &self.replicas));
         self.rooms.clear();
+        self.counted = None;
     }
 
     /// Takes over what each shard granted of a plan. Returns the tasks that are bound now, each with its node.

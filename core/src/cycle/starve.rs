@@ -66,11 +66,11 @@ impl Cycle<'_> {
     /// other queues come first while it lacks something of that, and its own gives only what the job lacks of its fair share.
     fn place_starving(&mut self, task: TaskId, left: &Left, spots: Spots<'_>, rooms: &mut Rooms) -> bool {
         let of_share = left.of_share.has_room_for(&self.jobs.task(task).class.amounts);
-        let lacks_guarantee = !self.lacks_of_guarantee(self.queue_of(task.job)).is_zero();
+        let own_too = of_share && self.lacks_of_guarantee(self.queue_of(task.job)).is_zero();
         let mut place = |own_queue: bool, room: &mut Room| {
             self.place_or_make_room(task, From::Starved { own_queue }, spots, room)
         };
-        if of_share && !lacks_guarantee {
+        if own_too {
             return place(true, &mut rooms.any);
         }
         place(false, &mut rooms.others) || (of_share && place(true, &mut rooms.any))

@@ -37,6 +37,13 @@ pub(super) struct Place {
     pub(super) slot: Slot,
 }
 
+/// Returns where a node is.
+pub(super) fn locate(replicas: &[Replica], node: NodeId) -> Option<Place> {
+    let of =
+        |(shard, replica): (usize, &Replica)| Some(Place { shard, slot: replica.shard().slot_of(node)? });
+    replicas.iter().enumerate().find_map(of)
+}
+
 fn place_of(step: &PlannedTask) -> Place {
     Place { shard: step.shard, slot: step.slot }
 }
@@ -454,9 +461,7 @@ impl<'a> Cycle<'a> {
 
     /// Returns where a node is.
     pub(super) fn locate(&self, node: NodeId) -> Option<Place> {
-        let of =
-            |(shard, replica): (usize, &Replica)| Some(Place { shard, slot: replica.shard().slot_of(node)? });
-        self.replicas.iter().enumerate().find_map(of)
+        locate(self.replicas, node)
     }
 
     /// Returns what is free on a node now: cpu, memory and GPUs, in 1/10,000.

@@ -128,7 +128,7 @@ impl Jobs {
     ///
     /// # Errors
     /// The reason why not.
-    pub fn check_default_queue(&self, queue: &Arc<str>, tenant: TenantId) -> Result<(), BindingError> {
+    fn check_default_queue(&self, queue: &Arc<str>, tenant: TenantId) -> Result<(), BindingError> {
         let fault = match self.chargeable(queue, tenant) {
             Ok(_) => return Ok(()),
             Err(NotCharged::UnknownQueue(_)) => DefaultFault::Unknown,

@@ -58,10 +58,16 @@ impl TaskState {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
+    /// Returns whether a task in this state has a node and keeps it.
+    #[must_use]
+    pub const fn keeps_node(self) -> bool {
+        self.holds() || matches!(self, Self::Pipelined)
+    }
+
     /// Returns whether a task in this state has a node.
     #[must_use]
     pub const fn has_node(self) -> bool {
-        self.holds() || matches!(self, Self::Pipelined | Self::Releasing)
+        self.keeps_node() || matches!(self, Self::Releasing)
     }
 
     /// Returns whether the job of a task in this state has what it needs, so that its run time is being counted.

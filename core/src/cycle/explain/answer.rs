@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::domains::DomainRoom;
+use super::domains::{DomainRoom, Domains};
+use super::nearest::Lacking;
 use super::wanted::{Wanted, wanted};
 use super::{Explaining, is_cap, left, scarce};
 use crate::cycle::Scheduler;
@@ -126,7 +127,7 @@ impl Scheduler {
     fn domain_lack(&self, explaining: &Explaining, reason: PendingReason) -> Option<DomainLack> {
         let id = explaining.job;
         let counted = explaining.domains.as_ref().filter(|_| is_by_room(reason));
-        let counted = counted.and_then(|domains| self.lack_in(id, domains, &domains.lacking()?));
+        let counted = counted.and_then(|domains| self.lack_in(id, domains, &self.lacking_in(id, domains)?));
         let noted = || self.tries.lack_of(id).filter(|_| reason == PendingReason::Topology).cloned();
         let lack = counted.or_else(noted)?;
         let best = lack.best.filter(|_| explaining.tenant.is_none());
@@ -206,14 +207,23 @@ impl Scheduler {
         limit.used.saturating_sub(left(own, explaining.withheld.of_job(explaining.job), limit.of))
     }
 
-    /// Returns the tasks that lack nodes. `None`: no node would help.
-    fn lack<'a>(&'a self, explaining: &'a Explaining, wanted: &Wanted) -> Option<Lack<'a>> {
+    /// Returns what the nearest domain lacks. `None`: nothing. That all tasks together lack room is only known if the last cycle
+    /// found no nodes for them: else it was a cap or a share that stopped it.
+    fn lacking_in(&self, id: JobId, domains: &Domains) -> Option<Lacking> {
+        use PendingReason as Why;
+        let has_failed =
+            || self.tries.of(id).is_some_and(|tried| matches!(tried.cause, Why::NoNode | Why::Topology));
+        domains.lacking().filter(|lacking| !lacking.is_together || has_failed())
+    }
+
+    /// Returns the tasks that lack nodes. `None`: no node would help. `capped` are tasks that wait for a cap.
+    fn lack<'a>(&'a self, explaining: &'a Explaining, wanted: &Wanted, capped: &[u32]) -> Option<Lack<'a>> {
         let class = explaining.class.as_deref()?;
         let job = self.jobs.job(explaining.job);
         let room = &explaining.counts.room;
         if job.spec().has_hard_topology() {
             let domains = explaining.domains.as_ref()?;
-            let Some(lacking) = domains.lacking() else {
+            let Some(lacking) = self.lacking_in(explaining.job, domains) else {
                 return Some(Lack { class, tasks: 0, nearest: None, sample: room.sample, in_domain: None });
             };
             let of = lacking.domain.and_then(|domain| domains.room_of(&lacking, domain));
@@ -225,7 +235,7 @@ impl Scheduler {
                 tasks: lacking.tasks,
                 nearest: of.filter(|_| !lacking.is_together).and_then(|of| of.room.nearest.as_ref()),
                 sample: sample(of).or_else(|| sample(anywhere)),
-                in_domain: in_domain.then(|| self.may_hold(explaining.job, domains, &lacking)),
+                in_domain: in_domain.then(|| self.may_hold(explaining.job, domains, &lacking, capped)),
             });
         }
         let is_of_class = |index: &&u32| std::ptr::eq(&*job.tasks()[**index as usize].class, class);
@@ -241,7 +251,7 @@ impl Scheduler {
         let job = self.jobs.job(explaining.job);
         let capped = self.capped_of(explaining.job, explaining.asked);
         let wanted = wanted(job, explaining.asked, &capped);
-        let Some(lack) = self.lack(explaining, &wanted) else { return };
+        let Some(lack) = self.lack(explaining, &wanted, &capped) else { return };
         let by_rules = |limit: &&Limit| !is_cap(limit.rule);
         let limits: Vec<Limit> = explaining.limits.iter().filter(by_rules).copied().collect();
         if limits.is_empty() {

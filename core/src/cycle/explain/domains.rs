@@ -11,10 +11,12 @@ use super::nearest::{Field, Lacking, Part, Search};
 use super::wanted::Wanted;
 use crate::cycle::Scheduler;
 use crate::cycle::topology::{DomainId, Tree};
-use crate::cycle::trial::Place;
-use crate::jobs::{DomainLack, Job, JobId, TaskClass, TaskState, TopologyRule};
+use crate::cycle::trial::{Place, locate};
+use crate::ids::NodeId;
+use crate::jobs::{DomainLack, Job, JobId, TaskClass, TopologyRule};
 use crate::limits::TOPOLOGY_CLASSES_COUNTED_MAX;
 use crate::map::FixedMap;
+use crate::replica::Replica;
 use crate::request::{NodeLook, NodeRoom};
 
 /// What the nodes of a domain have room for.
@@ -52,21 +54,25 @@ pub(super) struct Domains {
     /// The same of the class that is counted.
     counting: DomainRooms,
     search: Search,
+    /// The tasks of the job that have nodes.
+    placed: Placed,
 }
 
 impl Domains {
     /// Adds a node for the class that is counted.
     pub(super) fn add(&mut self, place: Place, look: &NodeLook) {
-        let tree = &self.tree;
+        let Self { tree, tiers, counting, .. } = self;
         // Another node may have come to this slot.
         let position = tree.position(place).filter(|&position| tree.node(position).0 == look.node);
         let Some(position) = position else { return };
-        let mut ids = vec![DomainId::ROOT];
-        for &tier in &self.tiers {
-            ids.extend(tree.widest_around(position, tier).filter(|id| !ids.contains(id)));
-        }
-        for id in ids {
-            let of = self.counting.entry(id).or_default();
+        let around = tiers.iter().filter_map(|&tier| tree.widest_around(position, tier));
+        let mut last = None;
+        for id in std::iter::once(DomainId::ROOT).chain(around) {
+            // Tiers ascend, so domains that are equal follow each other.
+            if last.replace(id) == Some(id) {
+                continue;
+            }
+            let of = counting.entry(id).or_default();
             of.room.add(look);
             of.empty += look.empty;
         }
@@ -120,13 +126,29 @@ impl Domains {
     }
 }
 
-/// The smallest domains around the nodes of tasks.
-#[derive(Default)]
-struct Homes {
-    /// Of all tasks of a job.
-    of_job: Option<DomainId>,
-    /// Of those of each task group.
-    of_groups: BTreeMap<u32, DomainId>,
+/// Tasks that have nodes and keep them, without those that wait for a cap: these are looked at as if they had none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    tasks: u64,
+    /// The smallest domain around their nodes.
+    home: Option<DomainId>,
+}
+
+/// Those of a job, and of each of its task groups.
+#[derive(Debug, Default)]
+struct Placed {
+    of_job: Kept,
+    of_groups: BTreeMap<u32, Kept>,
+}
+
+impl Placed {
+    /// Returns those of the job, or of one group.
+    fn of(&self, group: Option<u32>) -> Kept {
+        match group {
+            Some(group) => self.of_groups.get(&group).copied().unwrap_or_default(),
+            None => self.of_job,
+        }
+    }
 }
 
 /// Returns a rule if it is hard.
@@ -134,30 +156,31 @@ fn hard(rule: Option<&TopologyRule>) -> Option<&TopologyRule> {
     rule.filter(|rule| rule.is_hard())
 }
 
-fn keeps(state: TaskState) -> bool {
-    state.holds() || state == TaskState::Pipelined
-}
-
 impl Scheduler {
     /// Begins to count domains for a job with hard rules. `task` is explained. `None`: no domain would help, because the tier
     /// does not exist, or its tasks that have nodes are in none.
-    pub(super) fn begin_domains(&self, id: JobId, task: u32, wanted: &Wanted) -> Option<Domains> {
+    pub(super) fn begin_domains(
+        &self,
+        id: JobId,
+        task: u32,
+        wanted: &Wanted,
+        capped: &[u32],
+    ) -> Option<Domains> {
         let job = self.jobs.job(id);
-        let spec = job.spec();
         let tree = Arc::clone(&self.tree);
-        if !spec.has_hard_topology() || wanted.tasks.is_empty() {
+        if wanted.tasks.is_empty() {
             return None;
         }
-        let homes = self.homes_of(job);
-        let widest = match hard(spec.topology.as_ref()) {
+        let placed = self.placed_of(job, capped);
+        let widest = match hard(job.spec().topology.as_ref()) {
             Some(rule) => Some(rule.widest(tree.tiers())?),
             None => None,
         };
-        let home = match (widest, homes.of_job) {
+        let home = match (widest, placed.of_job.home) {
             (Some(widest), Some(home)) => Some(tree.up_to(home, widest).last()?),
             _ => None,
         };
-        let (parts, classes) = self.parts_of(job, task, wanted, &homes)?;
+        let (parts, classes) = self.parts_of(job, task, wanted, &placed)?;
         let mut tiers: Vec<usize> = parts.iter().filter_map(|part| part.tier).chain(widest).collect();
         tiers.sort_unstable();
         tiers.dedup();
@@ -170,6 +193,7 @@ impl Scheduler {
             classes,
             rooms: Vec::new(),
             counting: DomainRooms::default(),
+            placed,
         })
     }
 
@@ -180,7 +204,7 @@ impl Scheduler {
         job: &Job,
         task: u32,
         wanted: &Wanted,
-        homes: &Homes,
+        placed: &Placed,
     ) -> Option<(Vec<Part>, Vec<Arc<TaskClass>>)> {
         let of_task = |index: u32| &job.tasks()[index as usize];
         let mut groups: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
@@ -199,7 +223,7 @@ impl Scheduler {
                 Some(rule) => Some(rule.widest(self.tree.tiers())?),
                 None => None,
             };
-            let home = homes.of_groups.get(&group).copied().filter(|_| tier.is_some());
+            let home = placed.of(Some(group)).home.filter(|_| tier.is_some());
             if let (Some(tier), Some(home)) = (tier, home) {
                 self.tree.up_to(home, tier).next()?;
             }
@@ -219,23 +243,21 @@ impl Scheduler {
         Some((parts, classes))
     }
 
-    /// Returns where the tasks of a job are that have a node and keep it.
-    fn homes_of(&self, job: &Job) -> Homes {
-        let tree = &self.tree;
-        let mut homes = Homes::default();
-        for task in job.tasks().iter().filter(|task| keeps(task.state)) {
-            let place = task.node.and_then(|node| self.place_at(node));
-            let Some(position) = place.and_then(|place| tree.position(place)) else { continue };
-            homes.of_job = Some(tree.around(position, homes.of_job));
-            let of_group = tree.around(position, homes.of_groups.get(&task.group).copied());
-            homes.of_groups.insert(task.group, of_group);
+    /// Returns which tasks of a job have nodes and keep them. `capped` are those that wait for a cap.
+    fn placed_of(&self, job: &Job, capped: &[u32]) -> Placed {
+        let mut placed = Placed::default();
+        let mut finder = Finder::new(&self.replicas);
+        for (task, index) in job.tasks().iter().zip(0..) {
+            if !task.state.keeps_node() || capped.binary_search(&index).is_ok() {
+                continue;
+            }
+            let position = task.node.and_then(|node| self.tree.position(finder.find(node)?));
+            for of in [&mut placed.of_job, placed.of_groups.entry(task.group).or_default()] {
+                of.tasks += 1;
+                of.home = position.map(|position| self.tree.around(position, of.home)).or(of.home);
+            }
         }
-        homes
-    }
-
-    fn place_at(&self, node: crate::ids::NodeId) -> Option<Place> {
-        let mut replicas = self.replicas.iter().enumerate();
-        replicas.find_map(|(shard, replica)| replica.shard().slot_of(node).map(|slot| Place { shard, slot }))
+        placed
     }
 
     /// Returns what the nearest domain lacks, in words for the one who may see it. `None`: the whole cluster lacks it.
@@ -253,9 +275,7 @@ impl Scheduler {
             }
             None => (&job.spec().topology, None, all(), lacking.in_all),
         };
-        let is_counted =
-            |task: &&crate::jobs::Task| keeps(task.state) && group.is_none_or(|group| task.group == group);
-        let has = job.tasks().iter().filter(is_counted).count() as u64;
+        let has = domains.placed.of(group).tasks;
         let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Some(DomainLack {
             tier: rule.as_ref()?.tier.clone()?,
@@ -266,14 +286,19 @@ impl Scheduler {
         })
     }
 
-    /// Returns whether a domain could hold what is lacking if others left it. That is not known if the job has other tasks there.
-    pub(super) fn may_hold(&self, id: JobId, domains: &Domains, lacking: &Lacking) -> bool {
+    /// Returns whether a domain could hold what is lacking if others left it. That is not known if the job has other tasks
+    /// there. `capped` are those that wait for a cap: they are among what is lacking.
+    pub(super) fn may_hold(&self, id: JobId, domains: &Domains, lacking: &Lacking, capped: &[u32]) -> bool {
         let Some(domain) = lacking.domain.filter(|_| !lacking.is_together) else { return false };
         let Some(of) = domains.room_of(lacking, domain) else { return false };
         let class = domains.class_of(lacking);
         let mut own = 0;
-        for task in self.jobs.job(id).tasks().iter().filter(|task| task.state.has_node()) {
-            let place = task.node.and_then(|node| self.place_at(node));
+        let mut finder = Finder::new(&self.replicas);
+        for (task, index) in self.jobs.job(id).tasks().iter().zip(0..) {
+            if !task.state.has_node() || capped.binary_search(&index).is_ok() {
+                continue;
+            }
+            let place = task.node.and_then(|node| finder.find(node));
             if place.is_some_and(|place| domains.tree.contains(domain, place)) {
                 if !std::ptr::eq(&*task.class, class) {
                     return false;
@@ -282,5 +307,24 @@ impl Scheduler {
             }
         }
         of.empty.saturating_sub(own) >= of.room.places + lacking.tasks
+    }
+}
+
+/// Finds nodes. Tasks of a job on one node mostly follow each other, so the last one is known.
+struct Finder<'a> {
+    replicas: &'a [Replica],
+    last: Option<(NodeId, Option<Place>)>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(replicas: &'a [Replica]) -> Self {
+        Self { replicas, last: None }
+    }
+
+    fn find(&mut self, node: NodeId) -> Option<Place> {
+        let found = self.last.filter(|&(known, _)| known == node).map(|(_, place)| place);
+        let place = found.unwrap_or_else(|| locate(self.replicas, node));
+        self.last = Some((node, place));
+        place
     }
 }

@@ -101,8 +101,8 @@ impl Racks {
     /// Returns the nodes of the tasks of a job that keep one, in order of their indices. With a group, only of that.
     pub(super) fn nodes_of(&self, job: JobId, group: Option<u32>) -> Vec<NodeId> {
         let tasks = self.bed.jobs().job(job).tasks().iter();
-        let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
-        let tasks = tasks.filter(|task| keeps(task.state) && group.is_none_or(|group| task.group == group));
+        let tasks =
+            tasks.filter(|task| task.state.keeps_node() && group.is_none_or(|group| task.group == group));
         tasks.filter_map(|task| task.node).collect()
     }
 

@@ -511,8 +511,8 @@ impl Cycle<'_> {
     /// Returns how many tasks of a job, or of a task group of it, have a node and keep it.
     fn count_placed(&self, job: JobId, group: Option<u32>) -> u32 {
         let tasks = self.jobs.job(job).tasks().iter();
-        let keeps = |state: TaskState| state.holds() || state == TaskState::Pipelined;
-        let placed = tasks.filter(|task| keeps(task.state) && group.is_none_or(|group| task.group == group));
+        let placed =
+            tasks.filter(|task| task.state.keeps_node() && group.is_none_or(|group| task.group == group));
         u32::try_from(placed.count()).expect("at most JOB_TASKS_MAX")
     }
 }

@@ -202,7 +202,7 @@ impl Cycle<'_> {
         for task in self.jobs.job(job).tasks() {
             // What this cycle evicts, such as an overrun, is there until shards agree, and stays if they refuse.
             let is_leaving = task.state == TaskState::Releasing && task.since == self.now;
-            let keeps = task.state.holds() || task.state == TaskState::Pipelined || is_leaving;
+            let keeps = task.state.keeps_node() || is_leaving;
             let keeps = keeps && !is_planted(PlantedBug::DomainForgotten);
             let Some(node) = task.node.filter(|_| keeps && group.is_none_or(|group| task.group == group))
             else {

@@ -20,7 +20,7 @@ pub(super) struct Asked {
     explaining: Explaining,
 }
 
-/// Explanations in turn.
+/// Explanations, in the order in which they were asked for.
 pub(super) type Explanations = VecDeque<Asked>;
 
 impl Planner {
@@ -48,7 +48,8 @@ impl Planner {
         keeper.explanations.push_back(Asked { tag, client, explaining });
     }
 
-    /// Goes on with explanations, each in its turn, until as much is counted as a round may.
+    /// Goes on with explanations until as much is counted as a round may. One is ended before the next one begins to count, so
+    /// that only one holds what it counted of domains.
     pub(super) fn explain_next(&mut self) {
         let mut left = EXPLAIN_UNITS_PER_ROUND;
         while left > 0 {
@@ -64,7 +65,7 @@ impl Planner {
             left = left.saturating_sub(spent.max(1));
             self.queue.charge(asked.client, spent);
             if !is_done {
-                self.keeper_mut().explanations.push_back(asked);
+                self.keeper_mut().explanations.push_front(asked);
                 continue;
             }
             let scheduler = &self.keeper_mut().scheduler;

@@ -399,3 +399,47 @@ fn tasks_of_several_kinds_that_do_not_fit_together_are_told_what_helps() {
     assert!(waiting.follow(&told, 0));
     assert_eq!(waiting.placed(), 5);
 }
+
+/// Each of two groups has room in a rack of its own, and a cap is in the way.
+#[test]
+fn racks_are_not_said_to_lack_room_if_a_cap_is_in_the_way() {
+    let of = Cluster {
+        nodes: vec![(at(0, 0), 4), (at(1, 0), 4)],
+        running: Vec::new(),
+        cap: Some(4),
+        groups: 2,
+        tasks: 3,
+        spare: 0,
+        cpu: 1,
+        rules: [None, Some((TopologyMode::Hard, 0))],
+        begun: None,
+    };
+    let told = Waiting::new(&of).explain();
+    assert_eq!((told.reason, told.domain), (PendingReason::Cap, None));
+    let remedies: Vec<_> = told.changes.into_iter().map(|change| change.remedy).collect();
+    let [Remedy::RaiseCap { by, .. }] = &remedies[..] else { panic!("{remedies:?}") };
+    assert_eq!(*by, 2 * Amount::SCALE);
+}
+
+/// Tasks that wait for a cap are looked at as if they had no nodes.
+#[test]
+fn tasks_that_wait_for_a_cap_are_told_once_and_keep_their_job_nowhere() {
+    let mut racks = Racks::new(PLACE, GANG, &[(at(0, 0), 8), (at(1, 0), 1)]);
+    let free = racks.bed.queue("free", 1);
+    let now = racks.bed.cluster.now();
+    let jobs = racks.bed.cluster.scheduler_mut().jobs_mut();
+    let capability = [(Dim::CPU, 3 * Amount::SCALE)].into_iter().collect();
+    let spec = QueueSpec { capability, ..jobs.queue(racks.queue).spec().clone() };
+    jobs.update_queue(racks.queue, spec, now).unwrap();
+    let runs = submit(&mut racks.bed, "runs", racks.queue, 3, Some(100));
+    racks.bed.run(runs, 0);
+    let job = racks.job("waits", &[2], 2, 1, hard(0), 0);
+    racks.bed.advance(101_000_000_000);
+    let changes = racks.bed.cycle();
+    assert_eq!((changes.evicted.len(), changes.pipelined.len()), (1, 2));
+    let other = submit(&mut racks.bed, "other", free, 5, None);
+    racks.bed.run(other, 0);
+    let told = racks.bed.cluster.explain(job, None);
+    let lack = told.domain.expect("no rack has room for both");
+    assert_eq!((lack.best.as_deref(), lack.holds, lack.needed), (Some("0/1"), 1, 2));
+}

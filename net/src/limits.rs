@@ -43,7 +43,8 @@ pub const LOST_CONNECTIONS_MAX: usize = DETACHED_SESSIONS_MAX;
 /// Maximum number of bytes that all sessions with a connection at an I/O thread hold together at their full bounds: requests and
 /// replies, waits, and kept outcomes. While they hold more, each may have [`HELD_PART`] of what it otherwise may.
 pub const HELD_BYTES_MAX: usize = 1 << 30;
-/// The part that a session may have while all hold too much: 1 in this number. It leaves room for what a thousand requests need.
+/// The part that a session may have while all hold too much: 1 in this number. It leaves room for some 80 placements in flight,
+/// and for the replies of a thousand.
 pub const HELD_PART: usize = 64;
 /// Default of the time after which a session without a connection ends.
 pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);

@@ -420,7 +420,10 @@ impl Session {
     pub fn can_wait(&mut self, sequence: u64) -> bool {
         let most = self.bound(SESSION_WAITS_BYTES_MAX);
         match self.entry_mut(sequence) {
-            Some(&mut Entry::InFlight(weight)) => self.waits_bytes + weight.bytes() <= most,
+            // One may wait in any case, so that nobody is kept from it by what others hold.
+            Some(&mut Entry::InFlight(weight)) => {
+                self.waits_bytes == 0 || self.waits_bytes + weight.bytes() <= most
+            }
             // An interrupted wait is already counted.
             _ => self.waits_bytes <= most,
         }

@@ -219,7 +219,6 @@ pub(crate) fn server_crypto(
     let mut config = builder.with_cert_resolver(Arc::<ServerCertificate>::clone(certificate));
     assert!(config.max_early_data_size == 0, "rustls accepts no early data unless it is told to");
     config.send_tls13_tickets = 0;
-    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(QuicServerConfig::try_from(config)?)
 }

@@ -215,9 +215,10 @@ impl ConnectionService {
     /// Handles chunks of bytes that the peer of `key` sent and that are there together. Shards are woken once for all.
     pub fn receive_chunks<B: AsRef<[u8]>>(&mut self, key: ConnectionKey, chunks: &[B], now: Time) {
         self.connections[key].input.extend(chunks);
-        self.count_bytes(key);
+        self.set_tight(key);
         self.go_on(key, now);
         self.connections[key].count_in_flight();
+        self.count_bytes(key);
         self.settle(now);
     }
 

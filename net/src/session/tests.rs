@@ -270,6 +270,11 @@ fn a_tight_session_may_keep_a_part_and_goes_on() {
     // What it already holds stays.
     assert_eq!(session.admit(2, 0), Admission::Answered(&reply));
     assert_eq!(session.admit(3, 0), Admission::UnderWay);
+    // One may wait in any case, and more within the part.
+    session.weigh(1, Weight { request: (SESSION_WAITS_BYTES_MAX / HELD_PART) as u32, ..Weight::default() });
+    assert!(session.can_wait(1));
+    session.weigh(1, Weight::of(Kind::Place.number(), 100));
+    session.wait(1);
     let waits = |session: &mut Session, bytes: usize| {
         session.weigh(3, Weight { request: bytes as u32, ..Weight::of(Kind::Place.number(), 0) });
         session.can_wait(3)
@@ -285,6 +290,19 @@ fn a_tight_session_may_keep_a_part_and_goes_on() {
     session.answer(1, b"one");
     session.acknowledge(3);
     assert_eq!(session.admit(5, 0), Admission::New);
+}
+
+#[test]
+fn a_tight_session_may_have_some_placements_in_flight() {
+    let mut session = session();
+    session.set_tight(true);
+    let weight = Weight::of(Kind::Place.number(), 70);
+    let mut count = 0;
+    while !session.is_full_of_promises() {
+        count += 1;
+        assert_eq!(session.admit_weighed(count, 0, weight), Admission::New);
+    }
+    assert!((70..=90).contains(&count), "{count} placements");
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use wharf_net::codec::{Header, decode_body};
 use wharf_net::limits::{Bounds, HELD_PART};
-use wharf_net::protocol::{Fault, Kind, PlaceRequest, Reason, SESSION_KEPT_BYTES_MAX, UNACKNOWLEDGED_MAX};
+use wharf_net::protocol::{
+    Fault, Kind, MODE_WAIT_UNTIL, PlaceRequest, Reason, SESSION_KEPT_BYTES_MAX, UNACKNOWLEDGED_MAX,
+};
 use wharf_net::server::Settings;
 use wharf_net::session::connections::ConnectionKey;
 
 use crate::harness::bed::Bed;
-use crate::harness::{ask, frame, header};
+use crate::harness::{ask, frame, header, request};
 
 /// What a session may keep while all hold too much.
 const PART: usize = SESSION_KEPT_BYTES_MAX / HELD_PART;
@@ -58,8 +60,7 @@ impl Hoarder {
 
 #[test]
 fn while_all_hold_too_much_each_may_hold_a_part() {
-    let bounds = Bounds { held_bytes: 4 * PART, ..Bounds::default() };
-    let mut bed = Bed::with_settings(Settings { bounds, ..Settings::default() });
+    let mut bed = with_bound(4 * PART);
     let mut first = Hoarder::connect(&mut bed);
     first.fill(&mut bed, usize::MAX);
     let alone = first.kept_bytes;
@@ -81,4 +82,47 @@ fn while_all_hold_too_much_each_may_hold_a_part() {
     bed.lose(second.key);
     first.fill(&mut bed, usize::MAX);
     assert!(first.kept_bytes > with_another, "what a lost connection held counts no more");
+}
+
+/// Sends placements in one chunk.
+fn send_places(bed: &mut Bed, key: ConnectionKey, count: u64, place: &PlaceRequest) {
+    let frames: Vec<u8> = (1..=count).flat_map(|sequence| request(Kind::Place, sequence, place)).collect();
+    bed.service.receive(key, &frames, bed.now);
+}
+
+fn with_bound(held_bytes: usize) -> Bed {
+    let bounds = Bounds { held_bytes, ..Bounds::default() };
+    Bed::with_settings(Settings { bounds, ..Settings::default() })
+}
+
+#[test]
+fn a_connection_that_holds_its_part_is_paused_and_goes_on() {
+    const PLACES: u64 = 150;
+    let mut bed = with_bound(0);
+    let (key, _) = bed.connect(true, None);
+    send_places(&mut bed, key, PLACES, &ask(1, 0, 0));
+    assert!(!bed.service.wants_input(key), "possible replies take more than its part");
+    let mut replies = 0;
+    for _ in 0..PLACES {
+        bed.run_shard();
+        bed.service.poll(bed.now);
+        bed.write();
+        replies += bed.replies(key).len() as u64;
+    }
+    assert_eq!(replies, PLACES);
+    assert!(bed.service.wants_input(key));
+}
+
+#[test]
+fn what_waits_counts_as_soon_as_it_is_asked() {
+    for waits in [0, 100] {
+        let mut bed = with_bound(3 * PART / 2);
+        let (silent, _) = bed.connect(true, None);
+        let deadline = bed.now.0 + 1_000_000_000;
+        let wait = PlaceRequest { mode: MODE_WAIT_UNTIL, deadline, ..ask(1, 0, 0) };
+        let (other, _) = bed.connect(true, None);
+        send_places(&mut bed, silent, waits, &wait);
+        send_places(&mut bed, other, 100, &ask(1, 0, 0));
+        assert_eq!(bed.service.wants_input(other), waits == 0, "{waits} wait at another connection");
+    }
 }

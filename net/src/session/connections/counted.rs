@@ -20,9 +20,14 @@ impl ConnectionService {
 
     /// Counts what is held for a connection, and says how much may be.
     pub(super) fn count_bytes(&mut self, key: ConnectionKey) {
-        let connection = &mut self.connections[key];
-        let (now, before) = connection.count_bytes();
+        let (now, before) = self.connections[key].count_bytes();
         self.held_bytes = self.held_bytes + now - before;
-        connection.set_tight(self.held_bytes > self.held_bytes_max);
+        self.set_tight(key);
+    }
+
+    /// Says how much may be held for a connection.
+    pub(super) fn set_tight(&mut self, key: ConnectionKey) {
+        let is_tight = self.held_bytes > self.held_bytes_max;
+        self.connections[key].set_tight(is_tight);
     }
 }

@@ -109,6 +109,7 @@ impl ConnectionService {
         let connection = Connection::restored(Arc::clone(hangup), self.port.journal().cloned(), session);
         let key = self.connections.insert(connection);
         self.resume_waits(key, now);
+        self.count_bytes(key);
         self.wait_for_client(key, now);
         self.settle(now);
         Some(key)

@@ -103,11 +103,13 @@ pub fn are_within_caps(queues: &[QueueStatusBody]) {
     }
 }
 
-/// Returns nothing if something is being evicted or released.
-fn settled(status: &QueueStatusBody) -> Option<SeenQueue> {
+/// Returns what is under way if something is being evicted or released.
+fn settled(status: &QueueStatusBody) -> Result<SeenQueue, String> {
     let usage = &status.usage;
-    let is_settled = usage.releasing.is_empty() && usage.pipelined.is_empty();
-    is_settled.then(|| SeenQueue {
+    if !usage.releasing.is_empty() || !usage.pipelined.is_empty() {
+        return Err(format!("{status:?}"));
+    }
+    Ok(SeenQueue {
         name: status.queue.name.clone(),
         parent: status.queue.parent.clone(),
         weight: status.queue.weight,
@@ -118,8 +120,8 @@ fn settled(status: &QueueStatusBody) -> Option<SeenQueue> {
     })
 }
 
-/// Reads all queues and jobs, and the tasks of those that are not `over`. Returns nothing if tasks are on their way.
-pub async fn read(client: &Client, over: &BTreeSet<u64>) -> Option<SeenJobs> {
+/// Reads all queues and jobs, and the tasks of those that are not `over`. Returns what is under way if something is.
+pub async fn read(client: &Client, over: &BTreeSet<u64>) -> Result<SeenJobs, String> {
     let mut jobs = Vec::new();
     let mut request = ListJobsRequest::default();
     loop {
@@ -137,10 +139,12 @@ pub async fn read(client: &Client, over: &BTreeSet<u64>) -> Option<SeenJobs> {
     let reply = within(client.list_queues(&request)).await.expect("the service lists its queues");
     assert!(!reply.more, "a page has them all");
     are_within_caps(&reply.queues);
-    let queues = reply.queues.iter().map(settled).collect::<Option<Vec<_>>>()?;
+    let queues = reply.queues.iter().map(settled).collect::<Result<Vec<_>, _>>()?;
     let seen = SeenJobs { queues, jobs };
-    let is_moving = seen.tasks().any(|(_, task)| task.is_moving());
-    (!is_moving).then_some(seen)
+    if let Some((job, task)) = seen.tasks().find(|(_, task)| task.is_moving()) {
+        return Err(format!("job {job} has {task:?}"));
+    }
+    Ok(seen)
 }
 
 fn job(summary: JobSummaryBody, tasks: Vec<SeenTask>) -> SeenJob {

@@ -52,7 +52,7 @@ pub async fn read(client: &Client, over: &BTreeSet<u64>) -> Seen {
         let status = status.expect("the service checks its books");
         let allocations: u64 = status.shards.iter().map(|shard| shard.allocations).sum();
         let after = read_once(client, over).await;
-        if let Some(seen) = &before
+        if let Ok(seen) = &before
             && before == after
             && status.books_hash.is_some()
         {
@@ -64,15 +64,15 @@ pub async fn read(client: &Client, over: &BTreeSet<u64>) -> Seen {
     }
 }
 
-/// Returns nothing if something is on its way.
-async fn read_once(client: &Client, over: &BTreeSet<u64>) -> Option<Seen> {
+/// Returns what is under way if something is.
+async fn read_once(client: &Client, over: &BTreeSet<u64>) -> Result<Seen, String> {
     let jobs = job_reader::read(client, over).await?;
     let groups = groups(client).await;
-    Some(Seen { nodes: nodes(client).await?, groups, jobs })
+    Ok(Seen { nodes: nodes(client).await?, groups, jobs })
 }
 
-/// Returns nothing if the books of a node changed after the list, or something is undecided.
-async fn nodes(client: &Client) -> Option<Vec<SeenNode>> {
+/// Returns the books of a node if they changed after the list, or something is undecided.
+async fn nodes(client: &Client) -> Result<Vec<SeenNode>, String> {
     let mut nodes = Vec::new();
     let mut request = ListRequest { after: 0, limit: 100 };
     loop {
@@ -83,7 +83,7 @@ async fn nodes(client: &Client) -> Option<Vec<SeenNode>> {
             let books = within(client.node_books(&books)).await.expect("the service has its books");
             assert_eq!(books.node, node.id, "{books:?}");
             if books.allocations != node.allocations {
-                return None;
+                return Err(format!("{books:?}"));
             }
             let book = |name: &str| books.resources.iter().find(|book| book.name == name).expect("it has it");
             let [cpu, memory] = ["cpu", "memory"].map(book);
@@ -91,7 +91,7 @@ async fn nodes(client: &Client) -> Option<Vec<SeenNode>> {
             assert_eq!(memory.total, memory.available + in_use, "{memory:?}");
             // Everything that the load asks for has one core. Statements of cycles may be undecided.
             if cpu.held + cpu.releasing > 0 || memory.held > 0 {
-                return None;
+                return Err(format!("{books:?}"));
             }
             assert_eq!(cpu.allocated, i64::from(node.allocations) * WHOLE, "{books:?}");
             nodes.push(SeenNode {
@@ -103,7 +103,7 @@ async fn nodes(client: &Client) -> Option<Vec<SeenNode>> {
             });
         }
         if !page.more {
-            return Some(nodes);
+            return Ok(nodes);
         }
     }
 }

@@ -86,7 +86,8 @@ pub(super) struct CreateArgs {
     /// Waiting groups of higher priority are placed first.
     #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
     priority: i32,
-    /// Charge the bundles to this queue, whose caps bound them.
+    /// Charge the bundles to this queue, whose caps bound them. Without it: the queue that the settings of the service give, if
+    /// any.
     #[arg(long, value_name = "QUEUE")]
     queue: Option<String>,
     /// Treat every change of a node since it was read as a conflict, not only operations that no longer fit.

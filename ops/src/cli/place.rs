@@ -96,7 +96,8 @@ pub(super) struct SearchArgs {
     /// End the allocation by itself after this time, such as 30s, 5m or 1h, unless `wharf renew` renews it.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
-    /// Charge the placement to this queue, whose caps bound it. With --wait, it waits there.
+    /// Charge the placement to this queue, whose caps bound it. With --wait, it waits there. Without it: the queue that the
+    /// settings of the service give, if any.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     queue: Option<String>,
     /// Count the reasons of a refusal over all nodes.

@@ -147,7 +147,7 @@ settings! {
         pub in_flight_max: Option<u32>,
         /// The owners whose reservations it may use.
         pub owners: Vec<u64>,
-        /// The queue to which all that it gets is charged; by default only what names a queue is charged.
+        /// The queue to which all that it gets is charged; by default, it is as anybody's.
         pub queue: Option<String>,
     }
 

@@ -47,7 +47,7 @@ pub fn check_jobs(text: &str) -> Result<Checked, LineError> {
     let mut world = World::empty();
     let own: BTreeSet<String> =
         files.iter().flat_map(|file| &file.queues).map(|queue| queue.name.value.clone()).collect();
-    // Whether the tenant has a queue for jobs that name none, the service knows.
+    // Whether the settings give a queue to jobs that name none, the service knows.
     for job in files.iter_mut().flat_map(|file| &mut file.jobs) {
         let place = job.name.referenced;
         job.queue.get_or_insert_with(|| Name::new(OF_TENANT.to_owned(), place, place));

@@ -116,6 +116,8 @@ pub enum PlantedBug {
     DomainForgotten,
     /// A gang starts although tasks that ask for nothing, and that it needs, have no node.
     GangStartsInPart,
+    /// A gang that lost a claim holds the rest of what it got, although nothing more is promised to it.
+    StartHeldForEver,
     /// A class of tasks that no node has room for is never searched for again.
     ParkedForGood,
     /// What changes on nodes between two cycles is not counted again for jobs with rules about domains.

@@ -340,6 +340,11 @@ fn the_simulator_finds_gangs_that_start_in_part() {
 }
 
 #[test]
+fn the_simulator_finds_starts_that_are_held_for_ever() {
+    simulator_finds_with(PlantedBug::StartHeldForEver, &["no_start_is_held"], Settings::default());
+}
+
+#[test]
 fn the_simulator_finds_classes_that_are_never_searched_for_again() {
     simulator_finds_with(PlantedBug::ParkedForGood, &["panic"], Settings::default());
 }

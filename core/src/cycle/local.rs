@@ -338,6 +338,16 @@ impl LocalCluster {
         self.after_report()
     }
 
+    /// Ends what a task has, as when its node is removed. The task is pending again, and policies are applied.
+    ///
+    /// # Panics
+    /// If the task has neither an allocation nor a claim.
+    pub fn lose_task(&mut self, task: TaskId) -> Changes {
+        self.release_task(task);
+        self.scheduler.jobs_mut().task_lost(task, self.now);
+        self.after_report()
+    }
+
     fn after_report(&mut self) -> Changes {
         let mut changes = Changes::default();
         self.take_claim_events(&mut changes);
@@ -347,7 +357,7 @@ impl LocalCluster {
 
     fn release_task(&mut self, task: TaskId) {
         let allocation =
-            self.scheduler.jobs().task(task).allocation.expect("a task that runs has an allocation");
+            self.scheduler.jobs().task(task).allocation.expect("it has an allocation or a claim");
         self.tasks.remove(&allocation);
         self.step(Command::Release(allocation));
     }

@@ -53,6 +53,7 @@ mod report;
 mod shares;
 mod signature;
 mod spots;
+mod starts;
 mod starvation;
 mod starve;
 #[cfg(test)]
@@ -337,6 +338,7 @@ impl Scheduler {
             }
         }
         self.reservations = cycle.close_reservations();
+        cycle.give_up_starts();
         self.tries = std::mem::take(&mut cycle.tries);
         self.spots = std::mem::take(&mut cycle.spots);
         self.parked = std::mem::take(&mut cycle.parked);

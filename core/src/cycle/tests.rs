@@ -17,6 +17,7 @@ mod hierarchy;
 mod large_jobs;
 mod parked;
 mod spots;
+mod starts;
 mod starve;
 mod topology;
 mod trim;

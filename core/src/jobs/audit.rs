@@ -40,6 +40,9 @@ impl Jobs {
                     on_nodes.entry(node).or_default().insert(TaskId { job: id, index });
                 }
             }
+            if self.starting.contains(&id) != (counts[TaskState::Allocated.index()] > 0) {
+                return Err(broken!("whether job {id} is starting is not known by its tasks"));
+            }
             if usage != job.usage || counts != job.counts || pending != job.pending {
                 return Err(broken!("the sums of job {id} are {:?}, {usage:?} by its tasks", job.usage));
             }

@@ -85,8 +85,8 @@ impl Jobs {
         }
     }
 
-    /// Returns the jobs whose other tasks must end, because a policy has said so since the last call. A job that has
-    /// ended or restarted meanwhile may be among them.
+    /// Returns the jobs whose other tasks must end, because a policy has said so since the last call, and those whose start
+    /// is given up. A job that has ended or restarted meanwhile may be among them.
     pub fn take_ending(&mut self) -> BTreeSet<JobId> {
         let mut ending = std::mem::take(&mut self.ending);
         ending.retain(|&id| self.has_job(id));
@@ -103,7 +103,7 @@ impl Jobs {
     /// to end. Those that are releasing keep their grace period, unless it is cut `short`.
     ///
     /// If the job restarts, its tasks are pending once they have ended, and the job is what it was when it was submitted
-    /// once all of them are.
+    /// once all of them are. If only its start is given up, the tasks that wait for others are pending at once.
     ///
     /// # Panics
     /// If there is no such job.
@@ -111,8 +111,12 @@ impl Jobs {
         let mut end = JobEnd::default();
         let phase = self.job(id).phase;
         let restarts = phase == JobPhase::Restarting;
+        let is_given_up = self.given_up.remove(&id);
         if !restarts && !phase.is_end() {
-            // It has restarted already.
+            // Or it has restarted already.
+            if is_given_up {
+                self.end_start(id, &mut end, now);
+            }
             return end;
         }
         self.forget_delays(id);
@@ -143,6 +147,28 @@ impl Jobs {
             self.set_phase(id, phase);
         }
         end
+    }
+
+    /// Returns the jobs with tasks that have a node and wait for others of their job.
+    pub(crate) fn starting(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.starting.iter().copied()
+    }
+
+    /// Lists a job that is to [give up](Self::end_job) the nodes of tasks that wait for others of their job.
+    pub(crate) fn give_up_start(&mut self, id: JobId) {
+        self.given_up.insert(id);
+        self.ending.insert(id);
+    }
+
+    /// Makes the tasks of a job pending that have a node and wait for others. They were bound nowhere, so nobody is told.
+    fn end_start(&mut self, id: JobId, end: &mut JobEnd, now: Time) {
+        let tasks = (0..).zip(&self.job(id).tasks).filter(|(_, task)| task.state == TaskState::Allocated);
+        let tasks = tasks.filter_map(|(index, task)| Some((TaskId { job: id, index }, task.allocation?)));
+        let tasks: Vec<_> = tasks.collect();
+        for &(task, _) in &tasks {
+            self.set(task, TaskState::Pending, None, now);
+        }
+        end.released.extend(tasks);
     }
 
     /// Lists the jobs whose phase was decided before all of their tasks had followed, after a start.

@@ -9,6 +9,7 @@
 mod after;
 mod audit;
 mod binding;
+mod by_node;
 mod caps;
 mod changes;
 mod charge;

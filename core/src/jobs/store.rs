@@ -41,7 +41,7 @@ pub struct Jobs {
     pub(super) next_ids: NextIds,
     pub(super) by_node: BTreeMap<NodeId, Vec<TaskId>>,
     /// The nodes where tasks are releasing, with their number.
-    releasing: BTreeMap<NodeId, u32>,
+    pub(super) releasing: BTreeMap<NodeId, u32>,
     classes: FixedMap<Demand, Vec<Arc<TaskClass>>>,
     /// Tasks that have a node and no claim there.
     waiting_for_cap: BTreeSet<TaskId>,
@@ -51,8 +51,12 @@ pub struct Jobs {
     pub(super) run_times: RunTimes,
     /// The tasks for which policies do something later, by when they do.
     pub(super) delays: BTreeSet<(Time, TaskId)>,
-    /// Jobs whose phase was decided by a policy, and whose other tasks have not been told.
+    /// Jobs whose phase was decided by a policy, and whose other tasks have not been told, and those of `given_up`.
     pub(super) ending: BTreeSet<JobId>,
+    /// Jobs with tasks that have a node and wait for others of their job.
+    pub(super) starting: BTreeSet<JobId>,
+    /// Jobs among these that are to give up what they have.
+    pub(super) given_up: BTreeSet<JobId>,
     /// How past use counts.
     pub(super) past_rules: PastRules,
     pub(super) priority_classes: PriorityClasses,
@@ -98,6 +102,8 @@ impl Jobs {
             run_times: RunTimes::default(),
             delays: BTreeSet::new(),
             ending: BTreeSet::new(),
+            starting: BTreeSet::new(),
+            given_up: BTreeSet::new(),
             past_rules: PastRules::default(),
             priority_classes: PriorityClasses::new(),
             tiers: Vec::new(),
@@ -323,27 +329,6 @@ impl Jobs {
         &self.job(id.job).tasks[id.index as usize]
     }
 
-    /// Returns the tasks that have a node: they hold, have claimed or release capacity there.
-    #[must_use]
-    pub fn on_node(&self, node: NodeId) -> &[TaskId] {
-        self.by_node.get(&node).map_or(&[], Vec::as_slice)
-    }
-
-    /// Returns the nodes where tasks have something, in order of id.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.by_node.keys().copied()
-    }
-
-    /// Returns the nodes where tasks are releasing, in order of id.
-    pub fn releasing_nodes(&self) -> impl ExactSizeIterator<Item = NodeId> + '_ {
-        self.releasing.keys().copied()
-    }
-
-    /// Returns whether tasks are releasing on a node.
-    pub(crate) fn has_releasing(&self, node: NodeId) -> bool {
-        self.releasing.contains_key(&node)
-    }
-
     /// Returns the number of changes of queues, jobs and tasks so far.
     #[must_use]
     pub fn changes(&self) -> u64 {
@@ -472,10 +457,16 @@ impl Jobs {
         job.phase = phase;
         let queue = job.spec.queue;
         let waits = !job.pending.is_empty();
+        let starts = job.count(TaskState::Allocated) > 0;
         if state == TaskState::Pipelined && before.allocation.is_none() {
             self.waiting_for_cap.insert(id);
         } else {
             self.waiting_for_cap.remove(&id);
+        }
+        if starts {
+            self.starting.insert(id.job);
+        } else {
+            self.starting.remove(&id.job);
         }
         if changes_phase {
             self.note_phase(id.job);
@@ -565,34 +556,6 @@ impl Jobs {
         task.started = before.started;
         if before.allocation.is_some() {
             self.waiting_for_cap.remove(&id);
-        }
-    }
-
-    /// Changes the lists of tasks by node.
-    fn move_on_nodes(&mut self, id: TaskId, before: &Task, node: Option<NodeId>, state: TaskState) {
-        if before.node != node {
-            if let Some(left) = before.node {
-                let tasks = self.by_node.get_mut(&left).expect("a task is listed at its node");
-                let at = tasks.iter().rposition(|&task| task == id).expect("a task is listed at its node");
-                tasks.remove(at);
-                if tasks.is_empty() {
-                    self.by_node.remove(&left);
-                }
-            }
-            if let Some(node) = node {
-                self.by_node.entry(node).or_default().push(id);
-            }
-        }
-        if before.state == TaskState::Releasing {
-            let node = before.node.expect("a releasing task has a node");
-            let count = self.releasing.get_mut(&node).expect("a node with a releasing task is listed");
-            *count -= 1;
-            if *count == 0 {
-                self.releasing.remove(&node);
-            }
-        }
-        if state == TaskState::Releasing {
-            *self.releasing.entry(node.expect("a releasing task has a node")).or_default() += 1;
         }
     }
 }

@@ -5,7 +5,7 @@ use wharf_core::jobs::{JobId, JobPhase, JobSpec, Jobs, QueueSpec, Role, TaskGrou
 use wharf_core::time::Time;
 
 use super::fires::{NODE, asks};
-use super::gangs::Starts;
+use super::gangs::{Starts, no_start_is_held};
 
 /// A gang of three tasks: two of the first role, and one of the second that asks for nothing.
 fn gang(min_member: u32, minima: [u32; 2]) -> (Jobs, JobId) {
@@ -51,6 +51,18 @@ pub(super) fn a_gang_that_starts_in_part() {
         let found = starts.gangs_start_whole(&jobs, Time(4));
         assert_eq!(found.is_ok(), is_right, "{min_member} {minima:?}: {found:?}");
     }
+}
+
+#[test]
+pub(super) fn a_start_that_is_held() {
+    let (mut jobs, job) = gang(2, [0, 0]);
+    assert_eq!(no_start_is_held(&jobs), Ok(()));
+    set(&mut jobs, job, 0, TaskState::Allocated, 2);
+    assert!(no_start_is_held(&jobs).is_err());
+    set(&mut jobs, job, 1, TaskState::Pipelined, 2);
+    assert_eq!(no_start_is_held(&jobs), Ok(()), "a claim is on its way");
+    (0..2).for_each(|index| set(&mut jobs, job, index, TaskState::Bound, 3));
+    assert_eq!(no_start_is_held(&jobs), Ok(()));
 }
 
 #[test]

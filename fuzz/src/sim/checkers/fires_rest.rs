@@ -226,6 +226,7 @@ const FIRES: &[(&str, fn())] = &[
     ("followers_are_told", a_follower_that_has_something_else),
     ("followers_keep_up", a_follower_that_has_something_else),
     ("gangs_start_whole", fires_gangs::a_gang_that_starts_in_part),
+    ("no_start_is_held", fires_gangs::a_start_that_is_held),
     ("grants_fit_what_was_available", fires::a_grant_of_more_than_there_was),
     ("grants_go_where_they_may", fires::a_grant_on_a_node_that_takes_no_work),
     ("groups_are_as_asked", fires_groups::a_group_that_is_shown_otherwise_than_asked),

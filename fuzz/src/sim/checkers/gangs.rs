@@ -81,3 +81,18 @@ impl Starts {
         Ok(())
     }
 }
+
+/// Checks that no job holds nodes for a start that will not come, now that everything is at rest: it lacks others of its tasks,
+/// and no claim is on its way.
+///
+/// # Errors
+/// Returns the job and the states of its tasks.
+pub fn no_start_is_held(jobs: &Jobs) -> Verdict {
+    let is_held = |job: &Job| job.count(TaskState::Allocated) > 0 && job.count(TaskState::Pipelined) == 0;
+    let held = jobs.jobs().find(|(_, job)| is_held(job));
+    ensure(held.is_none(), || {
+        let (id, job) = held.expect("it was found");
+        let states: Vec<_> = job.tasks().iter().map(|task| (task.role, task.state)).collect();
+        format!("job {id} holds nodes and does not start: {states:?}")
+    })
+}

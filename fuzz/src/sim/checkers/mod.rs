@@ -131,6 +131,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "no_fit_is_no_fit",
     "no_refusal_while_a_node_offers",
     "no_ring_starves",
+    "no_start_is_held",
     "no_task_waits_that_would_fit",
     "node_versions_only_grow",
     "nobody_oversleeps",

@@ -12,7 +12,7 @@ use wharf_core::time::Time;
 use super::World;
 use crate::sim::checkers::domains::{Hard, TIERS, jobs_stay_in_domains};
 use crate::sim::checkers::evictions::evictions_end;
-use crate::sim::checkers::gangs::Starts;
+use crate::sim::checkers::gangs::{Starts, no_start_is_held};
 use crate::sim::checkers::jobs::{
     Dated, classes_are_as_told, jobs_are_as_told, no_task_waits_that_would_fit, plans_change_nothing,
     queues_are_as_told, tasks_are_in_the_books, tasks_run_once,
@@ -278,6 +278,7 @@ impl World<'_> {
         self.check_told_jobs(true)?;
         let jobs = self.jobs().expect("a run with jobs has a keeper");
         named("tasks_are_in_the_books", tasks_are_in_the_books(jobs, &self.facts))?;
+        named("no_start_is_held", no_start_is_held(jobs))?;
         let late = Time(self.now.0.saturating_sub(GRACE_NS));
         named("overruns_are_ended", overruns_are_ended(jobs, late))?;
         // A queue that has what it deserves, or what others' guarantees leave, waits although there is room.

@@ -141,8 +141,8 @@ pub async fn read(client: &Client, over: &BTreeSet<u64>) -> Result<SeenJobs, Str
     are_within_caps(&reply.queues);
     let queues = reply.queues.iter().map(settled).collect::<Result<Vec<_>, _>>()?;
     let seen = SeenJobs { queues, jobs };
-    if let Some((job, task)) = seen.tasks().find(|(_, task)| task.is_moving()) {
-        return Err(format!("job {job} has {task:?}"));
+    if let Some(job) = seen.jobs.iter().find(|job| job.tasks.iter().any(SeenTask::is_moving)) {
+        return Err(format!("{job:?} of {:?}", seen.queues));
     }
     Ok(seen)
 }

@@ -1,0 +1,82 @@
+//! Gangs that have got a part of what they need, and lose what they were promised of the rest.
+
+use super::*;
+
+/// Has a gang of two hold one node and claim the other, where it preempts a task. Returns the gang.
+fn starting(bed: &mut Bed, queue: QueueId) -> JobId {
+    let low = bed.job("low", queue, 0, 1, 1, 1);
+    bed.run(low, 0);
+    let gang = bed.job("gang", queue, 2, 2, 1, 8);
+    let changes = bed.cycle();
+    assert_eq!((changes.evicted.len(), changes.pipelined.len(), changes.bound.len()), (1, 1, 0));
+    assert_eq!(states(bed, gang), [0, 1, 1]);
+    gang
+}
+
+fn bed() -> (Bed, QueueId) {
+    let actions = [Action::Enqueue, Action::Allocate, Action::Preempt];
+    let mut bed = Bed::new(&actions, &[&[PluginKind::Priority, PluginKind::Gang]], &[1, 1]);
+    let queue = bed.queue("q", 1);
+    (bed, queue)
+}
+
+/// Returns how many tasks of a job wait, have a node, and have a claim.
+fn states(bed: &Bed, job: JobId) -> [u32; 3] {
+    [TaskState::Pending, TaskState::Allocated, TaskState::Pipelined].map(|state| bed.count(job, state))
+}
+
+fn claimed(bed: &Bed, job: JobId) -> TaskId {
+    let tasks = (0..).zip(bed.jobs().job(job).tasks());
+    let mut claims = tasks.filter(|(_, task)| task.has_claim());
+    let (index, _) = claims.next().expect("a task of it has a claim");
+    TaskId { job, index }
+}
+
+#[test]
+fn a_start_waits_for_its_claims() {
+    let (mut bed, queue) = bed();
+    let gang = starting(&mut bed, queue);
+    assert_eq!(bed.cycle(), Changes::default());
+    assert_eq!(states(&bed, gang), [0, 1, 1]);
+    let changes = bed.advance(GRACE);
+    assert_eq!((changes.bound.len(), bed.count(gang, TaskState::Bound)), (2, 2));
+}
+
+#[test]
+fn a_start_that_lost_its_claim_claims_again_if_it_can() {
+    let (mut bed, queue) = bed();
+    let gang = starting(&mut bed, queue);
+    let lost = claimed(&bed, gang);
+    bed.cluster.lose_task(lost);
+    assert_eq!(states(&bed, gang), [1, 1, 0]);
+    assert_eq!(bed.cycle().pipelined.len(), 1, "what is being released is there to claim");
+    assert_eq!(states(&bed, gang), [0, 1, 1]);
+}
+
+#[test]
+fn a_start_that_lost_its_claim_for_good_gives_up_what_it_has() {
+    let (mut bed, queue) = bed();
+    let gang = starting(&mut bed, queue);
+    let lost = claimed(&bed, gang);
+    bed.cluster.lose_task(lost);
+    let top = bed.job("top", queue, 1, 1, 1, 9);
+    let changes = bed.cycle();
+    assert_eq!((changes.evicted.len(), changes.pipelined.len()), (0, 1), "`top` claims what is released");
+    assert_eq!((states(&bed, top), states(&bed, gang)), ([0, 0, 1], [2, 0, 0]));
+    // The node is there for others, and the gang waits as a whole.
+    let small = bed.job("small", queue, 1, 1, 1, 0);
+    assert_eq!(bed.cycle().bound, [(TaskId { job: small, index: 0 }, bed.nodes[1])]);
+    assert_eq!(bed.cycle(), Changes::default());
+    bed.check();
+}
+
+#[test]
+fn a_start_gives_up_what_it_has_if_its_job_can_never_be_whole() {
+    let (mut bed, queue) = bed();
+    let gang = starting(&mut bed, queue);
+    let failed = claimed(&bed, gang);
+    bed.cluster.fail_task(failed, None);
+    bed.cycle();
+    assert_eq!((states(&bed, gang), bed.count(gang, TaskState::Failed)), ([1, 0, 0], 1));
+    assert_eq!(bed.cycle(), Changes::default());
+}

@@ -2,10 +2,10 @@
 
 It shows that a client in another language can be written from the page: kinds, fields and types come out of its tables
 at run time, and the tags of extensions out of its text. The encodings below were written from the text. Standard input
-has one case per line: `frame HEX JSON`, or `body NAME HEX JSON`. Each is decoded and compared with the JSON of the same
-message. The JSON of bytes that must be refused is `{"refused": WHY}`. The exit status is 1 if any differs.
+has one case per line: `frame HEX JSON`, or `body NAME HEX JSON`. Lines that begin with `#` are skipped. Each case is decoded
+and compared with the JSON of the same message. The JSON of bytes that must be refused is `{"refused": WHY}`. The exit status is 1 if any differs.
 
-usage: wharf_decoder.py docs/protocol.md < CASES
+usage: net/tests/decoder/wharf_decoder.py docs/protocol.md < net/tests/golden/cases.txt
 """
 
 import json
@@ -173,6 +173,8 @@ def main():
         page = Page(file.read())
     cases = failed = 0
     for line in sys.stdin:
+        if line.startswith("#"):
+            continue
         cases += 1
         form, rest = line.rstrip("\n").split(" ", 1)
         name, rest = rest.split(" ", 1) if form == "body" else (None, rest)

@@ -21,6 +21,16 @@ const IGNORABLE: Extension<'_> = Extension { tag: 0x7fff, bytes: b"later" };
 const EMPTY: Extension<'_> = Extension { tag: 0, bytes: &[] };
 const CRITICAL: Extension<'_> = Extension { tag: 0x8001, bytes: b"x" };
 
+/// The tests that check golden bytes.
+pub(crate) const TESTS: &[fn()] = &[
+    known_extensions_are_written_as_they_always_were,
+    unknown_extensions_that_may_be_ignored_are_skipped,
+    an_unknown_critical_extension_is_refused,
+    a_frame_that_is_cut_off_is_not_read,
+    malformed_frames_are_refused,
+    malformed_bodies_are_refused,
+];
+
 #[test]
 fn known_extensions_are_written_as_they_always_were() {
     let hello = Hello { version_min: 1, version_max: 2, client: "c".to_owned(), resume: None };

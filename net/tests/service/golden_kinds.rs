@@ -1,17 +1,19 @@
-//! Every kind of message has golden bytes, as request and as reply, and a page lists where.
+//! Every kind of message has golden bytes, as request and as reply. A page lists where, and a file has them all as data for
+//! clients in other languages.
 
 use wharf_net::protocol::Kind;
 
 use super::{
-    golden_books, golden_events, golden_follow, golden_frames, golden_groups, golden_jobs, golden_leases,
-    golden_plans, golden_reservations,
+    golden_books, golden_events, golden_extensions, golden_follow, golden_frames, golden_groups, golden_jobs,
+    golden_leases, golden_plans, golden_reservations,
 };
-use crate::harness::golden::covered_by;
+use crate::harness::golden::{checked_by, decode};
 
-/// The tests that check golden bytes of kinds, by file.
-const TESTS: [&[fn()]; 9] = [
+/// The tests that check golden bytes, by file.
+const TESTS: [&[fn()]; 10] = [
     golden_books::TESTS,
     golden_events::TESTS,
+    golden_extensions::TESTS,
     golden_follow::TESTS,
     golden_frames::TESTS,
     golden_groups::TESTS,
@@ -33,7 +35,7 @@ fn missing(covered: &[(Kind, bool)]) -> Vec<String> {
 
 #[test]
 fn every_kind_has_golden_bytes() {
-    let missing = missing(&covered_by(&TESTS));
+    let missing = missing(&checked_by(&TESTS).kinds);
     assert!(
         missing.is_empty(),
         "no golden bytes for {}: give `check_request` and `check_reply` a body of each with its bytes, in a file \
@@ -61,8 +63,35 @@ fn the_page_lists_the_golden_files() {
 
 #[test]
 fn what_has_no_golden_bytes_is_named() {
-    let mut covered = covered_by(&TESTS);
+    let mut covered = checked_by(&TESTS).kinds;
     covered.retain(|message| ![(Kind::Place, false), (Kind::Export, true)].contains(message));
     assert_eq!(missing(&covered), ["the request of `place`", "the reply of `export`"]);
     assert_eq!(missing(&[]).len(), 2 * Kind::ALL.len());
+}
+
+const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/cases.txt");
+
+const ABOUT: &str = "\
+# Golden bytes of the protocol, for clients in any language. docs/protocol.md explains them. Each line is one case:
+#   frame HEX JSON       a whole frame, and what it says
+#   body NAME HEX JSON   the body of this name, and what it says
+# The JSON of bytes that a decoder must refuse is {\"refused\": WHY}, in the words of net/tests/decoder/wharf_decoder.py.
+";
+
+/// The file has what the tests check, no more and no less. So bytes cannot change in the tests alone.
+#[test]
+fn the_golden_file_has_all_cases() {
+    let cases = checked_by(&TESTS).cases;
+    let all = format!("{ABOUT}{}\n", cases.join("\n"));
+    if std::env::var_os("WHARF_WRITE_GOLDEN").is_some() {
+        std::fs::write(CASES, &all).expect("the file can be written");
+    }
+    let file = std::fs::read_to_string(CASES).expect("the file is there");
+    let differs = (1..).zip(file.lines().zip(all.lines())).find(|(_, (line, case))| line != case);
+    assert!(
+        differs.is_none() && file.lines().count() == all.lines().count(),
+        "net/tests/golden/cases.txt does not have what the tests check, {differs:?}: if cases were added, run \
+         `WHARF_WRITE_GOLDEN=1 cargo test -p wharf-net --test service golden_kinds`. No other line may change"
+    );
+    decode(&file, cases.len());
 }

@@ -15,20 +15,28 @@ use wharf_net::protocol::{
     Message,
 };
 
-thread_local! {
-    /// The kinds whose golden bytes this thread has checked, as request (false) or reply (true), while
-    /// [`covered_by`] collects them.
-    static COVERED: RefCell<Option<Vec<(Kind, bool)>>> = const { RefCell::new(None) };
+/// What tests of golden bytes have checked.
+#[derive(Default)]
+pub struct Checked {
+    /// The kinds of messages, as request (false) or reply (true).
+    pub kinds: Vec<(Kind, bool)>,
+    /// The bytes, each with what they mean: lines as the decoder in Python reads them.
+    pub cases: Vec<String>,
 }
 
-/// Runs tests of golden bytes. Returns the kinds that they check, as request (false) or reply (true). The decoder in
-/// Python does not run, because it does when these tests run on their own.
-pub fn covered_by(tests: &[&[fn()]]) -> Vec<(Kind, bool)> {
-    COVERED.set(Some(Vec::new()));
+thread_local! {
+    /// What this thread has checked, while [`checked_by`] collects it.
+    static CHECKED: RefCell<Option<Checked>> = const { RefCell::new(None) };
+}
+
+/// Runs tests of golden bytes. Returns what they check. The decoder in Python does not run, because it does when these tests
+/// run on their own.
+pub fn checked_by(tests: &[&[fn()]]) -> Checked {
+    CHECKED.set(Some(Checked::default()));
     for test in tests.iter().copied().flatten() {
         test();
     }
-    COVERED.take().expect("it was set above")
+    CHECKED.take().expect("it was set above")
 }
 
 pub fn hex(bytes: &[u8]) -> String {
@@ -124,9 +132,9 @@ fn check_whole<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     let read = split_extensions(&frame.header, &frame.payload[taken..]).expect("extensions");
     assert_eq!(read, extensions);
     if flags & FLAG_ERROR == 0 {
-        COVERED.with_borrow_mut(|covered| {
-            if let Some(covered) = covered {
-                covered.push((kind, flags & FLAG_REPLY != 0));
+        CHECKED.with_borrow_mut(|checked| {
+            if let Some(checked) = checked {
+                checked.kinds.push((kind, flags & FLAG_REPLY != 0));
             }
         });
     }
@@ -166,13 +174,22 @@ fn json<T: Serialize>(body: &T) -> String {
     serde_json::to_string(body).expect("bodies are plain data")
 }
 
-/// Has a decoder in Python read cases, one per line: frames and bodies, or bytes that it must refuse. It knows only the
-/// page of the protocol. Skipped without Python, unless `WHARF_REQUIRE_PYTHON` is set.
+/// Has a decoder in Python read cases, one per line: frames and bodies, or bytes that it must refuse.
 #[track_caller]
 pub fn read_by_page(cases: &[String]) {
-    if COVERED.with_borrow(Option::is_some) {
-        return;
+    let is_collected = CHECKED.with_borrow_mut(|checked| {
+        let checked = checked.as_mut();
+        checked.map(|checked| checked.cases.extend_from_slice(cases)).is_some()
+    });
+    if !is_collected {
+        decode(&cases.join("\n"), cases.len());
     }
+}
+
+/// Has the decoder in Python read an input with this number of cases. It knows only the page of the protocol. Skipped without
+/// Python, unless `WHARF_REQUIRE_PYTHON` is set.
+#[track_caller]
+pub fn decode(cases: &str, count: usize) {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let mut python = Command::new("python3");
     python.current_dir(root).args(["net/tests/decoder/wharf_decoder.py", "docs/protocol.md"]);
@@ -185,10 +202,10 @@ pub fn read_by_page(cases: &[String]) {
         Err(error) => panic!("the decoder in Python must run: {error}"),
     };
     let mut input = decoder.stdin.take().expect("it is piped");
-    input.write_all(cases.join("\n").as_bytes()).expect("it reads all cases");
+    input.write_all(cases.as_bytes()).expect("it reads all cases");
     drop(input);
     let ended = decoder.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&ended.stderr);
-    let all_agree = format!("{} cases, 0 differ\n", cases.len());
+    let all_agree = format!("{count} cases, 0 differ\n");
     assert!(ended.status.success() && ended.stdout == all_agree.as_bytes(), "{said}");
 }

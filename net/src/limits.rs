@@ -46,6 +46,10 @@ pub const HELD_BYTES_MAX: usize = 1 << 30;
 /// The part that a session may have while all hold too much: 1 in this number. It leaves room for some 80 placements in flight,
 /// and for the replies of a thousand.
 pub const HELD_PART: usize = 64;
+/// Maximum number of free blocks of 128 bytes that an I/O thread has for the replies that sessions keep: 512 KiB.
+pub const REPLY_BLOCKS_FREE_MAX: usize = 4096;
+/// Bytes that a buffer of replies begins with.
+pub const REPLY_BUFFER_BYTES: usize = 256;
 /// Default of the time after which a session without a connection ends.
 pub const SESSION_KEPT_FOR_DEFAULT: Duration = Duration::from_secs(3600);
 

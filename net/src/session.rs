@@ -21,6 +21,8 @@ pub mod connections;
 mod detached;
 pub use detached::DetachedSessions;
 pub mod events;
+mod kept;
+pub use kept::ReplyBlocks;
 pub mod registrar;
 pub mod shared;
 mod slot;
@@ -39,6 +41,7 @@ use crate::protocol::{
     APART_MAX, SESSION_KEPT_BYTES_MAX, SESSION_WAITS_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX,
 };
 pub use crate::weight::Weight;
+use kept::KeptReply;
 
 /// The state of one sequence of a session.
 #[derive(Debug)]
@@ -50,15 +53,17 @@ enum Entry {
     /// In progress.
     InFlight(Weight),
     /// Answered. Holds the encoded reply.
-    Answered(Box<[u8]>),
+    Answered(KeptReply),
     /// In progress and waiting. The client will acknowledge it individually.
     Waiting(Weight),
     /// A wait that left its connection. It waits again at the next one, or if the client sends it again.
     Interrupted,
     /// An answered wait. Holds the encoded reply.
     WaitAnswered(Box<[u8]>),
-    /// An earlier start began it and did these parts, which are not done again. True if it is acknowledged individually.
-    Recovered(Box<[(u16, Deed)]>, bool),
+    /// An earlier start began it and did these parts, which are not done again.
+    Recovered(Box<[(u16, Deed)]>),
+    /// The same of a wait that is acknowledged individually.
+    WaitRecovered(Box<[(u16, Deed)]>),
 }
 
 /// What an earlier start did of a request, by part.
@@ -243,25 +248,24 @@ impl Session {
 
     /// Drops the outcomes below `lowest_unacknowledged`. A request in progress is never dropped. A mark
     /// beyond such a request is a client error and moves only up to it, unless the request is a wait
-    /// acknowledged individually.
-    pub fn acknowledge(&mut self, lowest_unacknowledged: u64) {
+    /// acknowledged individually. What the outcomes were kept in goes to `blocks`.
+    pub fn acknowledge(&mut self, lowest_unacknowledged: u64, blocks: &mut ReplyBlocks) {
         let lowest_unacknowledged =
             lowest_unacknowledged + u64::from(is_planted(PlantedBug::OutcomeForgottenEarly));
         while self.base < lowest_unacknowledged {
             // Nearly always, it was answered and does not wait.
-            if let Some(Slot { entry: Entry::Answered(reply), .. }) = self.entries.front() {
-                self.kept_bytes -= reply.len();
-                self.entries.pop_front();
+            if let Some(Slot { entry: Entry::Answered(_), .. }) = self.entries.front() {
+                if let Some(Slot { entry: Entry::Answered(reply), .. }) = self.entries.pop_front() {
+                    self.kept_bytes -= reply.bytes();
+                    blocks.take_back(reply);
+                }
                 self.base += 1;
                 continue;
             }
             match self.entries.front().map(|slot| &slot.entry) {
                 Some(Entry::InFlight(_)) if !is_planted(PlantedBug::MarkPassesRequest) => return,
                 Some(
-                    Entry::Waiting(_)
-                    | Entry::Interrupted
-                    | Entry::WaitAnswered(_)
-                    | Entry::Recovered(_, true),
+                    Entry::Waiting(_) | Entry::Interrupted | Entry::WaitAnswered(_) | Entry::WaitRecovered(_),
                 ) => {
                     if self.apart.len() >= APART_MAX {
                         return;
@@ -289,7 +293,7 @@ impl Session {
                 self.waits_bytes -= bytes;
             }
             // The client may have had the reply of an earlier start.
-            Entry::Interrupted | Entry::Recovered(_, true) => *entry = Entry::Acknowledged,
+            Entry::Interrupted | Entry::WaitRecovered(_) => *entry = Entry::Acknowledged,
             // The client is wrong: there is no reply that it could have.
             _ => return false,
         }
@@ -367,7 +371,7 @@ impl Session {
             session.waits.extend(wait.map(|wait| (sequence, wait)));
             let slot = Slot::restore(record);
             match &slot.entry {
-                Entry::Answered(reply) => session.kept_bytes += reply.len(),
+                Entry::Answered(reply) => session.kept_bytes += reply.bytes(),
                 Entry::WaitAnswered(reply) => session.waits_bytes += reply.len(),
                 _ => {}
             }
@@ -487,12 +491,11 @@ impl Session {
         self.admit(sequence, fingerprint)
     }
 
-    /// Keeps the outcome of a request in progress.
+    /// Keeps the outcome of a request in progress, in one of `blocks` if it is short.
     ///
     /// # Panics
     /// Panics if the sequence is not in progress.
-    pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
-        let kept: Box<[u8]> = reply.into();
+    pub fn answer(&mut self, sequence: u64, reply: &[u8], blocks: &mut ReplyBlocks) {
         let slot = sequence.checked_sub(self.base).and_then(|offset| self.entries.get_mut(offset as usize));
         if let Some(Slot { entry, .. }) = slot
             && let &mut Entry::InFlight(weight) = entry
@@ -500,23 +503,30 @@ impl Session {
             && self.waits.is_empty()
         {
             check_promise(sequence, weight, reply);
+            let kept = blocks.keep(reply);
+            self.kept_bytes += kept.bytes();
             *entry = Entry::Answered(kept);
-            self.kept_bytes += reply.len();
             self.take_off(weight);
             self.in_flight -= 1;
             return;
         }
-        self.answer_any(sequence, kept);
+        self.answer_any(sequence, reply, blocks);
     }
 
     /// Keeps the outcome of any request in progress, also of one that waits.
-    fn answer_any(&mut self, sequence: u64, reply: Box<[u8]>) {
+    fn answer_any(&mut self, sequence: u64, reply: &[u8], blocks: &mut ReplyBlocks) {
         let (is_wait, weight) = self.leave(sequence);
         self.waits.remove(&sequence);
-        check_promise(sequence, weight, &reply);
-        *(if is_wait { &mut self.waits_bytes } else { &mut self.kept_bytes }) += reply.len();
-        let answered = if is_wait { Entry::WaitAnswered } else { Entry::Answered };
-        *self.entry_mut(sequence).expect("it was just there") = answered(reply);
+        check_promise(sequence, weight, reply);
+        let answered = if is_wait {
+            self.waits_bytes += reply.len();
+            Entry::WaitAnswered(reply.into())
+        } else {
+            let kept = blocks.keep(reply);
+            self.kept_bytes += kept.bytes();
+            Entry::Answered(kept)
+        };
+        *self.entry_mut(sequence).expect("it was just there") = answered;
     }
 
     /// Ends a request in progress without keeping its outcome. If it is repeated, it is executed again. Used

@@ -34,7 +34,7 @@ use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame, write_gran
 use wharf_net::convert::{placed_reply, plain_grant, refused_reply};
 use wharf_net::protocol::{BODY_VERSION, Kind};
 use wharf_net::server::{ServerShared, Settings};
-use wharf_net::session::{Admission, Session, Weight};
+use wharf_net::session::{Admission, ReplyBlocks, Session, Weight};
 use wharf_ops::metrics::{Metrics, ShardObserver};
 
 use super::scenario::Scenario;
@@ -92,6 +92,7 @@ impl Drop for Readers {
 /// The requests of one client, and the replies to them.
 struct Replies {
     session: Session,
+    blocks: ReplyBlocks,
     /// The sequence of the next request that is answered.
     sequence: u64,
     out: Vec<u8>,
@@ -101,7 +102,7 @@ impl Replies {
     /// Admits the next `requests` requests: releases and placements in turns, as the service admits them.
     fn admit(&mut self, requests: usize) {
         for sequence in self.sequence..self.sequence + requests as u64 {
-            self.session.acknowledge(sequence.saturating_sub(WINDOW));
+            self.session.acknowledge(sequence.saturating_sub(WINDOW), &mut self.blocks);
             let (kind, bytes) = if sequence % 2 == 1 {
                 (Kind::Release, RELEASE_FRAME_BYTES)
             } else {
@@ -122,7 +123,7 @@ impl Replies {
         let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
         let start = self.out.len();
         encode_frame(header, &[], &mut self.out, encode);
-        self.session.answer(sequence, &self.out[start..]);
+        self.session.answer(sequence, &self.out[start..], &mut self.blocks);
         self.sequence += 1;
     }
 }
@@ -169,7 +170,12 @@ impl Served {
             clock,
             observer: Metrics::new((1, 1, 0), shared).shard_observer(ShardId(0)),
             enqueued: Vec::new(),
-            replies: Replies { session: Session::new(session, [0; 16]), sequence: 1, out: Vec::new() },
+            replies: Replies {
+                session: Session::new(session, [0; 16]),
+                blocks: ReplyBlocks::default(),
+                sequence: 1,
+                out: Vec::new(),
+            },
             placements: 0,
             statements: 0,
             held: None,

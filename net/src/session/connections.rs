@@ -72,6 +72,7 @@ use super::shared::{Counters, Hangup, SessionShared, Settings};
 use super::tags::{split_tag, tag};
 use crate::access::Peer;
 use crate::protocol::{Fault, Reason};
+use crate::session::ReplyBlocks;
 use crate::session::registrar::Question;
 use connection::{Connection, Known, Stalled};
 pub use connection::{InputEnd, Output};
@@ -121,6 +122,8 @@ pub struct ConnectionService {
     held_bytes: usize,
     /// From this number on, each may hold only a part.
     held_bytes_max: usize,
+    /// For the replies that sessions keep.
+    blocks: ReplyBlocks,
     /// Questions that the registrar has not taken yet, in order of arrival.
     asking: VecDeque<(Asker, Question)>,
     /// Connections whose session is still at another connection.
@@ -180,6 +183,7 @@ impl ConnectionService {
             candidates_waiting: 0,
             held_bytes: 0,
             held_bytes_max,
+            blocks: ReplyBlocks::default(),
             asking: VecDeque::new(),
             resuming: Vec::new(),
             sessions_left: 0,

@@ -2,7 +2,7 @@
 
 use wharf_core::state::{KeptOutcome, OutcomeRecord};
 
-use super::{Admission, Entry, Parts, Slot};
+use super::{Admission, Entry, Parts, ReplyBlocks, Slot};
 use crate::weight::Weight;
 
 impl Slot {
@@ -15,9 +15,10 @@ impl Slot {
             Entry::Vacant => Entry::InFlight(Weight::default()),
             Entry::Interrupted => Entry::Waiting(Weight { waits: true, ..Weight::default() }),
             Entry::InFlight(_) | Entry::Waiting(_) => return Admission::UnderWay,
-            Entry::Answered(reply) | Entry::WaitAnswered(reply) => return Admission::Answered(reply),
+            Entry::Answered(reply) => return Admission::Answered(reply),
+            Entry::WaitAnswered(reply) => return Admission::Answered(reply),
             Entry::Acknowledged => return Admission::Stale,
-            Entry::Recovered(..) => unreachable!("what was recovered was taken"),
+            Entry::Recovered(_) | Entry::WaitRecovered(_) => unreachable!("what was recovered was taken"),
         };
         *entry = begun;
         *kept = fingerprint;
@@ -31,10 +32,9 @@ impl Slot {
             return None;
         }
         match std::mem::replace(&mut self.entry, Entry::Vacant) {
-            Entry::Recovered(parts, is_wait) => {
-                if is_wait {
-                    self.entry = Entry::Interrupted;
-                }
+            Entry::Recovered(parts) => Some(parts.into()),
+            Entry::WaitRecovered(parts) => {
+                self.entry = Entry::Interrupted;
                 Some(parts.into())
             }
             other => {
@@ -52,7 +52,8 @@ impl Slot {
             Entry::Answered(bytes) => (false, reply(bytes)),
             Entry::WaitAnswered(bytes) => (true, reply(bytes)),
             Entry::Interrupted => (true, KeptOutcome::Parts(Vec::new())),
-            Entry::Recovered(parts, is_wait) => (*is_wait, KeptOutcome::Parts(parts.to_vec())),
+            Entry::Recovered(parts) => (false, KeptOutcome::Parts(parts.to_vec())),
+            Entry::WaitRecovered(parts) => (true, KeptOutcome::Parts(parts.to_vec())),
             Entry::InFlight(_) | Entry::Waiting(_) => unreachable!("nothing is in progress"),
         };
         Some(OutcomeRecord { fingerprint: self.fingerprint, is_wait, wait: None, outcome })
@@ -61,10 +62,11 @@ impl Slot {
     pub(super) fn restore(record: OutcomeRecord) -> Self {
         let OutcomeRecord { fingerprint, is_wait, outcome, .. } = record;
         let entry = match (outcome, is_wait) {
-            (KeptOutcome::Reply(reply), false) => Entry::Answered(reply[..].into()),
+            (KeptOutcome::Reply(reply), false) => Entry::Answered(ReplyBlocks::default().keep(&reply)),
             (KeptOutcome::Reply(reply), true) => Entry::WaitAnswered(reply[..].into()),
             (KeptOutcome::Parts(parts), true) if parts.is_empty() => Entry::Interrupted,
-            (KeptOutcome::Parts(parts), is_wait) => Entry::Recovered(parts.into(), is_wait),
+            (KeptOutcome::Parts(parts), true) => Entry::WaitRecovered(parts.into()),
+            (KeptOutcome::Parts(parts), false) => Entry::Recovered(parts.into()),
         };
         Self { fingerprint, entry }
     }

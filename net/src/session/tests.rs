@@ -18,9 +18,9 @@ fn a_request_is_done_once_and_answered_the_same() {
     let mut session = session();
     assert_eq!(session.admit(1, 0), Admission::New);
     assert_eq!(session.admit(1, 0), Admission::UnderWay);
-    session.answer(1, b"yes");
+    session.answer(1, b"yes", &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Answered(b"yes"));
-    session.acknowledge(2);
+    session.acknowledge(2, &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Stale);
     assert_eq!(session.admit(0, 0), Admission::Stale);
 }
@@ -30,13 +30,13 @@ fn sequences_may_be_skipped_and_answered_in_any_order() {
     let mut session = session();
     assert_eq!(session.admit(3, 0), Admission::New);
     assert_eq!(session.admit(1, 0), Admission::New);
-    session.answer(3, b"three");
+    session.answer(3, b"three", &mut ReplyBlocks::default());
     assert_eq!(session.in_flight(), 1);
     // The mark stops at a request in progress.
-    session.acknowledge(4);
+    session.acknowledge(4, &mut ReplyBlocks::default());
     assert_eq!(session.admit(3, 0), Admission::Answered(b"three"));
-    session.answer(1, b"one");
-    session.acknowledge(4);
+    session.answer(1, b"one", &mut ReplyBlocks::default());
+    session.acknowledge(4, &mut ReplyBlocks::default());
     assert_eq!(session.admit(3, 0), Admission::Stale);
 }
 
@@ -61,15 +61,15 @@ fn with_wait() -> Session {
 fn a_wait_is_kept_apart_while_the_window_moves_on() {
     let mut session = with_wait();
     for sequence in 2..100_000 {
-        session.acknowledge(sequence);
+        session.acknowledge(sequence, &mut ReplyBlocks::default());
         assert_eq!(session.admit(sequence, 0), Admission::New);
-        session.answer(sequence, b"done");
+        session.answer(sequence, b"done", &mut ReplyBlocks::default());
     }
     assert_eq!((session.entries.len(), session.apart.len(), session.in_flight()), (1, 1, 1));
     assert_eq!(session.admit(1, 0), Admission::UnderWay);
     // The answered wait is kept at any mark until it is acknowledged individually.
-    session.answer(1, b"placed");
-    session.acknowledge(100_000);
+    session.answer(1, b"placed", &mut ReplyBlocks::default());
+    session.acknowledge(100_000, &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
     session.acknowledge_wait(1);
     assert_eq!(session.admit(1, 0), Admission::Stale);
@@ -79,16 +79,16 @@ fn a_wait_is_kept_apart_while_the_window_moves_on() {
 #[test]
 fn an_answered_wait_is_not_forgotten_by_a_mark_that_was_said_before() {
     let mut session = with_wait();
-    session.answer(1, b"placed");
-    session.acknowledge(2);
+    session.answer(1, b"placed", &mut ReplyBlocks::default());
+    session.acknowledge(2, &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
     session.acknowledge_wait(1);
     assert_eq!(session.admit(1, 0), Admission::Stale);
     // A wait acknowledged before the mark passes it is dropped like other entries.
     let mut session = with_wait();
-    session.answer(1, b"placed");
+    session.answer(1, b"placed", &mut ReplyBlocks::default());
     session.acknowledge_wait(1);
-    session.acknowledge(2);
+    session.acknowledge(2, &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Stale);
     assert_eq!(session.all_kept_bytes(), 0);
 }
@@ -97,11 +97,11 @@ fn an_answered_wait_is_not_forgotten_by_a_mark_that_was_said_before() {
 fn an_interrupted_wait_may_be_asked_again_whatever_the_mark_is() {
     let mut session = with_wait();
     session.answer_unkept(1);
-    session.acknowledge(50);
+    session.acknowledge(50, &mut ReplyBlocks::default());
     assert_eq!((session.in_flight(), session.admit(1, 0)), (0, Admission::New));
     session.acknowledge_wait(1);
     assert_eq!(session.admit(1, 0), Admission::UnderWay, "what is under way cannot be acknowledged");
-    session.answer(1, b"placed");
+    session.answer(1, b"placed", &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
 }
 
@@ -125,19 +125,19 @@ fn waits_apart_are_bounded_and_others_are_as_they_were() {
     let mut session = session();
     session.acknowledges_exactly();
     for sequence in 1..=APART_MAX as u64 + 1 {
-        session.acknowledge(sequence);
+        session.acknowledge(sequence, &mut ReplyBlocks::default());
         assert_eq!(session.admit(sequence, 0), Admission::New);
         session.wait(sequence);
     }
     let end = APART_MAX as u64 + u64::from(UNACKNOWLEDGED_MAX);
-    session.acknowledge(end);
+    session.acknowledge(end, &mut ReplyBlocks::default());
     assert_eq!(session.base, APART_MAX as u64 + 1, "the last one pins the window");
     assert_eq!(session.admit(end + 1, 0), Admission::OutOfWindow);
     // A client that does not acknowledge waits individually has no waits apart.
     let mut session = self::session();
     assert_eq!(session.admit(1, 0), Admission::New);
     session.wait(1);
-    session.acknowledge(2);
+    session.acknowledge(2, &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::UnderWay);
     assert_eq!(session.base, 1);
 }
@@ -168,7 +168,7 @@ fn what_only_looks_is_not_kept_and_done_again() {
     assert_eq!((session.in_flight(), session.kept_bytes), (0, 0));
     assert_eq!(session.admit(1, 0), Admission::New);
     session.answer_unkept(1);
-    session.acknowledge(2);
+    session.acknowledge(2, &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Stale);
 }
 
@@ -179,17 +179,17 @@ fn kept_bytes_are_bounded_until_the_client_acknowledges() {
     for sequence in 2..=4 {
         assert_eq!(session.admit(sequence, 0), Admission::New);
     }
-    session.answer(2, &reply);
-    session.answer(3, &reply);
+    session.answer(2, &reply, &mut ReplyBlocks::default());
+    session.answer(3, &reply, &mut ReplyBlocks::default());
     // Requests in progress and answered requests stay. New requests must wait.
     assert_eq!(session.admit(4, 0), Admission::UnderWay);
     assert_eq!(session.admit(2, 0), Admission::Answered(&reply));
     assert_eq!(session.admit(5, 0), Admission::OutOfWindow);
     // The lowest request is executed. Otherwise nothing could be acknowledged.
     assert_eq!(session.admit(1, 0), Admission::New);
-    session.answer(1, b"one");
+    session.answer(1, b"one", &mut ReplyBlocks::default());
     assert_eq!(session.admit(5, 0), Admission::OutOfWindow);
-    session.acknowledge(3);
+    session.acknowledge(3, &mut ReplyBlocks::default());
     assert_eq!(session.admit(5, 0), Admission::New);
 }
 
@@ -212,7 +212,7 @@ fn what_is_under_way_counts_with_what_it_may_bring() {
     }
     assert!(session.is_full_of_promises());
     for sequence in 1..=admitted {
-        session.answer(sequence, &vec![0; FRAME_BYTES_MAX as usize]);
+        session.answer(sequence, &vec![0; FRAME_BYTES_MAX as usize], &mut ReplyBlocks::default());
         answered += FRAME_BYTES_MAX as usize;
     }
     assert_eq!((session.kept_bytes, session.promised_bytes, session.under_way_bytes), (answered, 0, 0));
@@ -234,13 +234,13 @@ fn waits_have_room_of_their_own_until_they_are_acknowledged() {
         }
         waiting += 1;
         session.wait(waiting);
-        session.acknowledge(waiting + 1);
+        session.acknowledge(waiting + 1, &mut ReplyBlocks::default());
     }
     assert_eq!(waiting, (SESSION_WAITS_BYTES_MAX / weight.bytes()) as u64);
-    session.answer(waiting + 1, b"too many wait");
+    session.answer(waiting + 1, b"too many wait", &mut ReplyBlocks::default());
     assert_eq!((session.under_way_bytes, session.promised_bytes), (0, 0));
     for sequence in 1..=waiting {
-        session.answer(sequence, &vec![0; weight.kept_bytes()]);
+        session.answer(sequence, &vec![0; weight.kept_bytes()], &mut ReplyBlocks::default());
     }
     assert!(session.waits_bytes <= SESSION_WAITS_BYTES_MAX);
     // Answered waits count until they are acknowledged individually.
@@ -264,7 +264,7 @@ fn a_tight_session_may_keep_a_part_and_goes_on() {
     for sequence in 1..=3 {
         assert_eq!(session.admit(sequence, 0), Admission::New);
     }
-    session.answer(2, &reply);
+    session.answer(2, &reply, &mut ReplyBlocks::default());
     assert_eq!(session.admit(4, 0), Admission::OutOfWindow);
     assert!(session.held_bytes() >= reply.len());
     // What it already holds stays.
@@ -287,8 +287,8 @@ fn a_tight_session_may_keep_a_part_and_goes_on() {
     // An acknowledgement makes room as well.
     session.set_tight(true);
     assert_eq!(session.admit(5, 0), Admission::OutOfWindow);
-    session.answer(1, b"one");
-    session.acknowledge(3);
+    session.answer(1, b"one", &mut ReplyBlocks::default());
+    session.acknowledge(3, &mut ReplyBlocks::default());
     assert_eq!(session.admit(5, 0), Admission::New);
 }
 
@@ -311,7 +311,7 @@ fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
     let mut full = || {
         let mut session = detached.open([1; 16]);
         assert_eq!(session.admit(1, 0), Admission::New);
-        session.answer(1, &vec![0; SESSION_KEPT_BYTES_MAX]);
+        session.answer(1, &vec![0; SESSION_KEPT_BYTES_MAX], &mut ReplyBlocks::default());
         let id = session.id();
         detached.detach(session, Time::default());
         id
@@ -355,7 +355,7 @@ fn a_detached_session_that_skipped_sequences_weighs_its_window() {
     for _ in 0..sessions {
         let mut session = detached.open([1; 16]);
         assert_eq!(session.admit(last, 0), Admission::New);
-        session.answer(last, b"released");
+        session.answer(last, b"released", &mut ReplyBlocks::default());
         detached.detach(session, Time::default());
     }
     assert!(detached.kept_bytes <= DETACHED_KEPT_BYTES_MAX && detached.order.len() <= sessions / 4);
@@ -371,7 +371,7 @@ fn a_detached_session_that_skipped_sequences_weighs_its_window() {
 #[test]
 #[should_panic(expected = "not under way")]
 fn an_outcome_without_its_request_stops_the_process() {
-    session().answer(1, b"");
+    session().answer(1, b"", &mut ReplyBlocks::default());
 }
 
 /// The short ways of most requests leave a session as the ways of any request leave it.
@@ -386,6 +386,8 @@ fn the_short_ways_do_the_same() {
             short.acknowledges_exactly();
             long.acknowledges_exactly();
         }
+        // One uses blocks again, the other has new ones each time.
+        let mut blocks = ReplyBlocks::default();
         let mut next = 1;
         let mut under_way = Vec::new();
         for step in 0..400 {
@@ -416,14 +418,15 @@ fn the_short_ways_do_the_same() {
                 }
                 5 | 6 if !under_way.is_empty() => {
                     let sequence = under_way.swap_remove(rng.below(under_way.len() as u64) as usize);
-                    let reply = vec![step as u8; 1 + rng.below(1000) as usize];
-                    short.answer(sequence, &reply);
-                    long.answer_any(sequence, reply[..].into());
+                    let most = if rng.below(2) == 0 { 1000 } else { 150 };
+                    let reply = vec![step as u8; 1 + rng.below(most) as usize];
+                    short.answer(sequence, &reply, &mut blocks);
+                    long.answer_any(sequence, &reply, &mut ReplyBlocks::default());
                 }
                 _ => {
                     let mark = rng.below(next + 2);
-                    short.acknowledge(mark);
-                    long.acknowledge(mark);
+                    short.acknowledge(mark, &mut blocks);
+                    long.acknowledge(mark, &mut ReplyBlocks::default());
                 }
             }
             let sums = |of: &Session| {

@@ -45,7 +45,7 @@ impl Session {
         let waits = self.waits.iter().filter(|(_, wait)| goes_on(wait));
         let sequences: Vec<u64> = waits.map(|(&sequence, _)| sequence).collect();
         let is_interrupted = |&sequence: &u64| {
-            matches!(self.entry_mut(sequence), Some(Entry::Interrupted | Entry::Recovered(_, true)))
+            matches!(self.entry_mut(sequence), Some(Entry::Interrupted | Entry::WaitRecovered(_)))
         };
         sequences.into_iter().filter(is_interrupted).collect()
     }
@@ -60,7 +60,7 @@ impl Session {
         let waiting = Entry::Waiting(Weight { waits: true, ..Weight::default() });
         let parts = match std::mem::replace(entry, waiting) {
             Entry::Interrupted => Parts::new(),
-            Entry::Recovered(parts, true) => parts.into(),
+            Entry::WaitRecovered(parts) => parts.into(),
             other => panic!("sequence {sequence} is {other:?}, not interrupted"),
         };
         self.in_flight += 1;

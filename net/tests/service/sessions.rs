@@ -5,7 +5,7 @@ use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::time::Time;
 use wharf_net::limits::DETACHED_SESSIONS_MAX;
 use wharf_net::protocol::{SESSION_WAITS_BYTES_MAX, UNACKNOWLEDGED_MAX};
-use wharf_net::session::{Admission, DetachedSessions, Session};
+use wharf_net::session::{Admission, DetachedSessions, ReplyBlocks, Session};
 
 fn session() -> Session {
     let mut session = Session::new(SessionId { incarnation: Incarnation(1), number: 1 }, [7; 16]);
@@ -26,9 +26,9 @@ fn interrupted() -> Session {
 fn an_interrupted_wait_that_is_acknowledged_is_not_done_again() {
     for mark in [1, 2, 50] {
         let mut session = interrupted();
-        session.acknowledge(mark);
+        session.acknowledge(mark, &mut ReplyBlocks::default());
         session.acknowledge_wait(1);
-        session.acknowledge(2);
+        session.acknowledge(2, &mut ReplyBlocks::default());
         assert_eq!(session.admit(1, 0), Admission::Stale, "the mark was {mark}");
     }
 }
@@ -39,9 +39,9 @@ fn an_interrupted_wait_that_is_asked_again_waits_and_is_kept() {
     assert_eq!(session.admit(1, 0), Admission::New);
     assert_eq!(session.in_flight(), 1);
     // It waits as before, so the mark may pass it.
-    session.acknowledge(2);
+    session.acknowledge(2, &mut ReplyBlocks::default());
     assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1, 0), Admission::New);
-    session.answer(1, b"placed");
+    session.answer(1, b"placed", &mut ReplyBlocks::default());
     assert_eq!(session.admit(1, 0), Admission::Answered(b"placed"));
     assert_eq!(session.in_flight(), 1);
 }
@@ -53,7 +53,7 @@ fn what_an_acknowledged_wait_kept_makes_room() {
         assert_eq!(session.admit(sequence, 0), Admission::New);
     }
     session.wait(2);
-    session.answer(2, &vec![0; SESSION_WAITS_BYTES_MAX + 1]);
+    session.answer(2, &vec![0; SESSION_WAITS_BYTES_MAX + 1], &mut ReplyBlocks::default());
     assert_eq!(session.admit(3, 0), Admission::New);
     assert!(!session.can_wait(3), "outcomes of waits have a bound of their own");
     session.acknowledge_wait(2);
@@ -66,7 +66,7 @@ fn what_is_no_wait_cannot_be_acknowledged_as_one() {
     assert_eq!(session.admit(1, 0), Admission::New);
     session.acknowledge_wait(1);
     assert_eq!(session.admit(1, 0), Admission::UnderWay);
-    session.answer(1, b"yes");
+    session.answer(1, b"yes", &mut ReplyBlocks::default());
     session.acknowledge_wait(1);
     assert_eq!(session.admit(1, 0), Admission::Answered(b"yes"));
     session.acknowledge_wait(9);

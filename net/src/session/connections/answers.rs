@@ -91,7 +91,7 @@ impl ConnectionService {
         if let Some(fault) = reply.forbidden() {
             self.note_denied(key, kind, fault);
         }
-        let change = self.connections[key].reply(kind, sequence, reply, is_told);
+        let change = self.connections[key].reply(kind, sequence, reply, is_told, &mut self.blocks);
         self.changes.extend(change);
         self.observer.handle_reply(kind, reply.reason(), now.nanos_since(started));
         reply.part_reasons().into_iter().for_each(|reason| self.observer.handle_part(kind, reason));
@@ -115,7 +115,7 @@ impl ConnectionService {
         if fault.reason == Reason::Forbidden.into() {
             self.note_denied(key, kind, fault);
         }
-        let change = self.connections[key].reply_fault(kind.number(), sequence, fault);
+        let change = self.connections[key].reply_fault(kind.number(), sequence, fault, &mut self.blocks);
         self.changes.extend(change);
         self.observer.handle_reply(kind, fault.reason, now.nanos_since(started));
         self.touch(key);
@@ -132,7 +132,7 @@ impl ConnectionService {
         let is_told = !grant.node_name.is_empty();
         let connection = &mut self.connections[key];
         let write = |out: &mut Vec<u8>| write_grant(&grant, out);
-        let change = connection.reply_plain(kind, sequence, write, is_told);
+        let change = connection.reply_plain(kind, sequence, write, is_told, &mut self.blocks);
         self.note_done(asker, change, now);
     }
 
@@ -140,7 +140,7 @@ impl ConnectionService {
     fn answer_released(&mut self, asker: Asker, now: Time) {
         let Asker { connection: key, kind, sequence, .. } = asker;
         let connection = &mut self.connections[key];
-        let change = connection.reply_plain(kind, sequence, write_released, true);
+        let change = connection.reply_plain(kind, sequence, write_released, true, &mut self.blocks);
         self.note_done(asker, change, now);
     }
 

@@ -21,12 +21,12 @@ use super::placing::{Learning, Submission};
 use super::questions::Asker;
 use crate::access::{Peer, Rights};
 use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
-use crate::limits::LONG_REPLIES_MAX;
+use crate::limits::{LONG_REPLIES_MAX, REPLY_BUFFER_BYTES};
 use crate::protocol::{
     BODY_VERSION, CONNECTION_HELD_BYTES_MAX, Fault, Kind, Reason, SESSION_WAITS_BYTES_MAX, VERSION_MIN,
 };
 use crate::session::shared::Hangup;
-use crate::session::{Admission, Session, Weight};
+use crate::session::{Admission, ReplyBlocks, Session, Weight};
 
 /// Why nothing more is read from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,7 +316,7 @@ impl Connection {
     }
 
     /// Answers `sequence` with `body`. Keeps the reply until it is acknowledged, unless the request is
-    /// read-only. Returns the kept reply if it must be recorded: there is a journal, and the recorded effects do not tell
+    /// read-only, in one of `blocks`. Returns the kept reply if it must be recorded: there is a journal, and the recorded effects do not tell
     /// it (`is_told`).
     pub(super) fn reply<T: Serialize>(
         &mut self,
@@ -324,8 +324,9 @@ impl Connection {
         sequence: u64,
         body: &T,
         is_told: bool,
+        blocks: &mut ReplyBlocks,
     ) -> Option<SessionChange> {
-        self.reply_plain(kind, sequence, |out| encode_body(body, out), is_told)
+        self.reply_plain(kind, sequence, |out| encode_body(body, out), is_told, blocks)
     }
 
     /// Answers `sequence` with a body that `encode` writes, as [`reply`](Self::reply).
@@ -335,18 +336,25 @@ impl Connection {
         sequence: u64,
         encode: impl FnOnce(&mut Vec<u8>),
         is_told: bool,
+        blocks: &mut ReplyBlocks,
     ) -> Option<SessionChange> {
         let kept = Kept::of(kind.only_looks(), is_told);
-        self.reply_encoded(kind.number(), 0, sequence, encode, kept)
+        self.reply_encoded(kind.number(), 0, sequence, encode, kept, blocks)
     }
 
     /// Answers `sequence` with a fault, as [`reply`](Self::reply). A fault after which the request may be sent again is not
     /// kept.
-    pub(super) fn reply_fault(&mut self, kind: u16, sequence: u64, fault: &Fault) -> Option<SessionChange> {
+    pub(super) fn reply_fault(
+        &mut self,
+        kind: u16,
+        sequence: u64,
+        fault: &Fault,
+        blocks: &mut ReplyBlocks,
+    ) -> Option<SessionChange> {
         let only_looks = Kind::from_number(kind).is_some_and(Kind::only_looks);
         let is_for_now = fault.reason.known().is_some_and(Reason::is_for_now);
         let kept = if is_for_now { Kept::ForNow } else { Kept::of(only_looks, false) };
-        self.reply_encoded(kind, FLAG_ERROR, sequence, |out| encode_body(fault, out), kept)
+        self.reply_encoded(kind, FLAG_ERROR, sequence, |out| encode_body(fault, out), kept, blocks)
     }
 
     fn reply_encoded(
@@ -356,9 +364,14 @@ impl Connection {
         sequence: u64,
         encode: impl FnOnce(&mut Vec<u8>),
         kept: Kept,
+        blocks: &mut ReplyBlocks,
     ) -> Option<SessionChange> {
         let flags = flags | FLAG_REPLY;
         let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
+        if self.out.capacity() == 0 {
+            // Else it grows in steps, each of which takes memory.
+            self.out.reserve(REPLY_BUFFER_BYTES);
+        }
         let start = self.out.len();
         let encoded = try_encode_frame(header, &[], &mut self.out, encode);
         if let Err(error) = encoded {
@@ -379,7 +392,7 @@ impl Connection {
                 let origin = session.origin(sequence).expect("it is in progress");
                 change = Some(SessionChange::Answered(origin, reply.into()));
             }
-            session.answer(sequence, reply);
+            session.answer(sequence, reply, blocks);
         }
         let leaves = if kind == Kind::Events.number() || kept == Kept::ForNow {
             Leaves::AtOnce

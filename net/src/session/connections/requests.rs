@@ -28,7 +28,7 @@ impl ConnectionService {
             return self.refuse_frame(key, header.kind, header.sequence, &fault);
         }
         let connection = &mut self.connections[key];
-        connection.session().acknowledge(header.lowest_unacknowledged);
+        connection.session().acknowledge(header.lowest_unacknowledged, &mut self.blocks);
         match connection.admit(frame) {
             Ok(true) => self.execute(key, frame, now),
             Ok(false) => self.touch(key),
@@ -50,7 +50,8 @@ impl ConnectionService {
             {
                 self.note_denied(key, kind, &fault);
             }
-            let change = self.connections[key].reply_fault(header.kind, header.sequence, &fault);
+            let Self { connections, blocks, .. } = self;
+            let change = connections[key].reply_fault(header.kind, header.sequence, &fault, blocks);
             self.changes.extend(change);
             self.touch(key);
             if let Some(kind) = Kind::from_number(header.kind) {

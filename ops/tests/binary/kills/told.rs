@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::AllocationId;
 use wharf_net::protocol::{
-    JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, TASK_BOUND, TASK_FAILED, TASK_PENDING, TASK_RUNNING,
-    TASK_SUCCEEDED,
+    JOB_CANCELLED, JOB_COMPLETED, JOB_FAILED, TASK_ALLOCATED, TASK_BOUND, TASK_FAILED, TASK_PENDING,
+    TASK_RELEASING, TASK_RUNNING, TASK_SUCCEEDED,
 };
 
 use super::job_reader::{SeenJob, SeenJobs, SeenTask};
@@ -59,6 +59,8 @@ impl AskedJobs {
 pub struct Task {
     /// The allocation in which it was last seen.
     allocation: Option<AllocationId>,
+    /// It was bound there. Before that, its job may give the allocation up.
+    is_bound: bool,
     /// It was reported as running there.
     is_running: bool,
     /// The state in which it has ended.
@@ -276,20 +278,25 @@ impl Told {
 
     /// A task has one allocation, which no other one ever has, and never comes back to one that it has left.
     fn note_allocation(&mut self, job: u64, seen: &SeenTask) {
+        let is_bound = [TASK_BOUND, TASK_RUNNING, TASK_RELEASING].contains(&seen.state);
         let known = self.jobs[&job].tasks[seen.index as usize];
-        if seen.is_over() || known.allocation == seen.allocation {
+        if seen.is_over() {
+            return;
+        }
+        if known.allocation == seen.allocation {
+            self.job(job).tasks[seen.index as usize].is_bound |= is_bound;
             return;
         }
         let of = &self.jobs[&job];
         assert!(
-            known.allocation.is_none() || !of.is_fixed || of.is_cancelled,
+            !known.is_bound || !of.is_fixed || of.is_cancelled,
             "{seen:?} of {of:?} was {known:?}, and nobody may evict it"
         );
-        self.evicted += u64::from(known.allocation.is_some());
+        self.evicted += u64::from(known.is_bound);
         if let Some(id) = seen.allocation {
             assert!(self.ids.insert(id), "{seen:?} of {of:?} has an allocation that was there before");
         }
-        let now = Task { allocation: seen.allocation, is_running: false, end: known.end };
+        let now = Task { allocation: seen.allocation, is_bound, is_running: false, end: known.end };
         self.job(job).tasks[seen.index as usize] = now;
     }
 
@@ -402,6 +409,14 @@ fn the_oracle_of_jobs_finds_what_is_lost_and_what_runs_again() {
         twice.jobs.push(other);
         assert!(is_refused(told(is_fixed), &twice), "a job is there that nobody has submitted");
     }
+    // What is not bound yet may be given up, also by a job that nobody may evict.
+    let mut starting = Told::default();
+    let token = starting.ask(AskedJobs::Submit { name: "job".to_owned(), tasks: 1, is_fixed: true });
+    starting.submitted(token, 1);
+    for (state, id) in [(TASK_ALLOCATED, 1), (TASK_PENDING, 0), (TASK_ALLOCATED, 2), (TASK_BOUND, 2)] {
+        starting.compare(&shown(2, &[(state, id)]));
+    }
+    assert!(is_refused(starting, &shown(2, &[(TASK_PENDING, 0)])));
     // One that was evicted never comes back to what it has left.
     let mut moved = told(false);
     moved.compare(&shown(RUNS, &[(TASK_BOUND, 3), done]));

@@ -19,7 +19,7 @@ fn every_crowd_has_a_row() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).expect("a JSON array");
     let crowds: Vec<&str> = rows.iter().map(|row| row["crowd"].as_str().expect("a crowd")).collect();
-    assert_eq!(crowds, ["alone", "connections", "streams", "malformed", "bombs", "slow-readers"]);
+    assert_eq!(crowds, ["alone", "busy", "connections", "streams", "malformed", "bombs", "slow-readers"]);
     // Many times what these few peers may make the service keep.
     let most = rows[0]["peak_bytes"].as_u64().expect("bytes") + (128 << 20);
     for row in &rows {
@@ -32,6 +32,11 @@ fn every_crowd_has_a_row() {
         for field in ["goodput_per_second", "late_percent", "server_cpu_percent"] {
             assert!(row[field].as_f64().is_some_and(|number| number >= 0.0), "{field} of {row}");
         }
+        let of_crowd = row["crowd_cpu_percent"].as_f64();
+        assert!(
+            if is_alone { of_crowd.is_none() } else { of_crowd.is_some_and(|percent| percent >= 0.0) },
+            "{row}"
+        );
         let latency = ["p50", "p99", "p9999"].map(|at| row["latency_ns"][at].as_u64().expect("a latency"));
         assert!(latency[0] > 0 && latency.is_sorted(), "{row}");
         for field in ["acts_per_second", "p99_ratio"] {

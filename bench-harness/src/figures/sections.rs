@@ -415,6 +415,7 @@ pub const SECTIONS: &[Section] = &[
             column("p99.99 µs", "/latency_ns/p9999", Microseconds),
             column("p99, × alone", "/p99_ratio", Decimals(2)),
             column("service cpu, % of a core", "/server_cpu_percent", Decimals(1)),
+            column("crowd cpu, % of a core", "/crowd_cpu_percent", Decimals(1)),
             column("peak MiB", "/peak_bytes", Mebibytes),
         ],
     },

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::super::helper::{Helper, tell, wait_for_end};
 use super::peers;
+use crate::process::Process;
 
 /// The time within which the first peer of a crowd must do something.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
@@ -18,6 +19,8 @@ const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
 /// What the peers of a crowd do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CrowdKind {
+    /// None: as many threads compute. They show what it costs to share the machine.
+    Busy,
     /// They connect and vanish.
     Connections,
     /// They open streams and reset them.
@@ -32,13 +35,14 @@ pub enum CrowdKind {
 
 impl CrowdKind {
     /// All kinds.
-    pub const ALL: [Self; 5] =
-        [Self::Connections, Self::Streams, Self::Malformed, Self::Bombs, Self::SlowReaders];
+    pub const ALL: [Self; 6] =
+        [Self::Busy, Self::Connections, Self::Streams, Self::Malformed, Self::Bombs, Self::SlowReaders];
 
     /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Busy => "busy",
             Self::Connections => "connections",
             Self::Streams => "streams",
             Self::Malformed => "malformed",
@@ -51,6 +55,7 @@ impl CrowdKind {
     #[must_use]
     pub fn act(self) -> &'static str {
         match self {
+            Self::Busy => "rounds",
             Self::Connections => "connects",
             Self::Streams => "streams",
             Self::Malformed => "hellos",
@@ -97,6 +102,10 @@ impl Crowd {
         let mut helper = Helper::start(&["hostile", "--crowd", &serde_json::to_string(plan)?])?;
         let Begun {} = helper.read()?;
         Ok(Self(helper))
+    }
+
+    pub(super) fn process(&self) -> Process {
+        self.0.process()
     }
 
     /// Ends the crowd. Returns what it did per second.

@@ -6,6 +6,7 @@
 //! | crowd | what each peer does again and again |
 //! |---|---|
 //! | `alone` | nothing: there is no crowd |
+//! | `busy` | computes, and sends nothing |
 //! | `connections` | begins to connect, or connects, and vanishes without a word |
 //! | `streams` | opens a stream, sends half a hello and resets the stream |
 //! | `malformed` | connects and sends bytes that are no hello |
@@ -86,6 +87,8 @@ pub struct HostileOptions {
 struct Measured {
     outcomes: Outcomes,
     server_cpu_seconds: f64,
+    /// Of the crowd; `None` without one.
+    crowd_cpu_seconds: Option<f64>,
     peak_bytes: u64,
     /// What the crowd did per second; `None` without one.
     acts_per_second: Option<f64>,
@@ -147,9 +150,11 @@ async fn measure(options: &HostileOptions, kind: Option<CrowdKind>) -> anyhow::R
     window.set(begin, options.seconds);
     // Not by blocking the thread: the auditor's connection is kept meanwhile.
     tokio::time::sleep_until(begin.into()).await;
-    let cpu_before = process.cpu_seconds()?;
+    let of_crowd = || crowd.as_ref().map(|crowd| crowd.process().cpu_seconds()).transpose();
+    let (cpu_before, crowd_before) = (process.cpu_seconds()?, of_crowd()?);
     tokio::time::sleep_until((begin + options.seconds).into()).await;
     let server_cpu_seconds = process.cpu_seconds()? - cpu_before;
+    let crowd_cpu_seconds = of_crowd()?.zip(crowd_before).map(|(now, before)| now - before);
     let peak_bytes = process.peak_bytes()?;
 
     // The crowd goes on until the last request is answered.
@@ -158,7 +163,7 @@ async fn measure(options: &HostileOptions, kind: Option<CrowdKind>) -> anyhow::R
     filled.audit(&auditor).await.context("after the crowd has left")?;
     // It is not stopped but killed: it would wait for peers that have vanished.
     drop(filled);
-    Ok(Measured { outcomes, server_cpu_seconds, peak_bytes, acts_per_second })
+    Ok(Measured { outcomes, server_cpu_seconds, crowd_cpu_seconds, peak_bytes, acts_per_second })
 }
 
 fn plan(options: &HostileOptions, filled: &Filled, kind: CrowdKind) -> CrowdPlan {

@@ -1,6 +1,7 @@
 //! What the peers of a crowd do. What the service answers, or whether it ends their connections, is of no interest to them:
 //! they begin again.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,6 +38,9 @@ const FIRST_PACKETS: Duration = Duration::from_millis(1);
 const LISTS: u64 = 512;
 const LISTS_AT_ONCE: u64 = 64;
 
+/// The multiplications of a round of computing: some 0.1 ms.
+const ROUND: u32 = 100_000;
+
 /// The peers of a crowd.
 pub(super) struct Peers {
     tasks: JoinSet<()>,
@@ -46,8 +50,15 @@ pub(super) struct Peers {
 /// Begins what the peers do. Needs a runtime.
 pub(super) fn begin(shared: &Arc<Shared>, leaving: &watch::Receiver<bool>) -> anyhow::Result<Peers> {
     let plan = &shared.plan;
-    let config = client_config(plan)?;
     let mut peers = Peers { tasks: JoinSet::new(), floods: Vec::new() };
+    if plan.kind == CrowdKind::Busy {
+        for _ in 0..plan.threads.max(1) {
+            let shared = Arc::clone(shared);
+            peers.floods.push(std::thread::spawn(move || compute(&shared)));
+        }
+        return Ok(peers);
+    }
+    let config = client_config(plan)?;
     if plan.kind == CrowdKind::Connections {
         for number in 0..u64::from(plan.threads.max(1)) {
             let shared = Arc::clone(shared);
@@ -115,6 +126,18 @@ fn endpoint(config: &ClientConfig, number: u64) -> anyhow::Result<Endpoint> {
     Ok(endpoint)
 }
 
+/// Computes until the crowd leaves.
+fn compute(shared: &Shared) -> anyhow::Result<()> {
+    let mut number = 1_u64;
+    while !shared.is_over() {
+        for _ in 0..ROUND {
+            number = black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+        shared.acted(1);
+    }
+    Ok(())
+}
+
 /// Begins connections in batches until the crowd leaves.
 fn flood(shared: &Shared, config: &ClientConfig, number: u64) -> anyhow::Result<()> {
     for batch in 0.. {
@@ -168,7 +191,7 @@ impl Peer {
         for time in 0.. {
             let Some(connection) = self.connect().await else { continue };
             match (acts, self.number % 3) {
-                (CrowdKind::Connections, _) => unreachable!("a flood has no peers with sockets"),
+                (CrowdKind::Busy | CrowdKind::Connections, _) => unreachable!("threads do it, without peers"),
                 (CrowdKind::Streams, _) => self.reset_streams(&connection).await,
                 (CrowdKind::Malformed, _) => {
                     self.send(&connection, &bytes::no_hello(self.number + time), PATIENCE).await;

@@ -22,7 +22,7 @@ pub struct HostileRow {
     pub nodes: u32,
     /// The peers of the crowd that are there at a time.
     pub peers: u32,
-    /// What the crowd did per second: connections that it began, streams that it opened, hellos, frames or requests for
+    /// What the crowd did per second: rounds of computing, connections that it began, streams that it opened, hellos, frames or requests for
     /// lists that it sent. `None` without one.
     pub acts_per_second: Option<f64>,
     /// Requests of the client that were due, per second.
@@ -39,6 +39,8 @@ pub struct HostileRow {
     pub p99_ratio: Option<f64>,
     /// The processor time of all threads of the service, in percent of one core.
     pub server_cpu_percent: f64,
+    /// The same of the crowd. `None` without one.
+    pub crowd_cpu_percent: Option<f64>,
     /// The most memory that the service had, from its start on.
     pub peak_bytes: u64,
 }
@@ -51,7 +53,9 @@ impl HostileRow {
         measured: &Measured,
         alone: Option<&Self>,
     ) -> Self {
-        let Measured { outcomes, server_cpu_seconds, peak_bytes, acts_per_second } = measured;
+        let Measured { outcomes, server_cpu_seconds, crowd_cpu_seconds, peak_bytes, acts_per_second } =
+            measured;
+        let cpu_percent = |seconds: f64| rounded(seconds * 100.0 / options.seconds.as_secs_f64(), 1);
         let latency_ns = LatencyNs::of(&outcomes.latency);
         Self {
             crowd,
@@ -65,7 +69,8 @@ impl HostileRow {
             late_percent: percent(outcomes.offered - outcomes.good, outcomes.offered),
             latency_ns,
             p99_ratio: alone.map(|alone| quotient(latency_ns.p99 as f64, alone.latency_ns.p99 as f64)),
-            server_cpu_percent: rounded(server_cpu_seconds * 100.0 / options.seconds.as_secs_f64(), 1),
+            server_cpu_percent: cpu_percent(*server_cpu_seconds),
+            crowd_cpu_percent: crowd_cpu_seconds.map(cpu_percent),
             peak_bytes: *peak_bytes,
         }
     }
@@ -78,7 +83,7 @@ impl fmt::Display for HostileHeading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "crowd             acts/s  offered/s  goodput/s   late %     p50 ms     p99 ms  p99.99 ms  × alone  \
-             service cpu %   peak MiB",
+             service cpu %  crowd cpu %   peak MiB",
         )
     }
 }
@@ -91,7 +96,7 @@ impl fmt::Display for HostileRow {
         };
         write!(
             f,
-            "{:<14} {:>9} {:>10.0} {:>10.0} {:>8.2} {:>10.3} {:>10.3} {:>10.3} {:>8} {:>14.1} {:>10.1}",
+            "{:<14} {:>9} {:>10.0} {:>10.0} {:>8.2} {:>10.3} {:>10.3} {:>10.3} {:>8} {:>14.1} {:>12} {:>10.1}",
             self.crowd,
             or_dash(self.acts_per_second, 0),
             self.offered_per_second,
@@ -102,6 +107,7 @@ impl fmt::Display for HostileRow {
             millis(self.latency_ns.p9999),
             or_dash(self.p99_ratio, 2),
             self.server_cpu_percent,
+            or_dash(self.crowd_cpu_percent, 1),
             self.peak_bytes as f64 / f64::from(1 << 20),
         )
     }
@@ -139,7 +145,14 @@ mod tests {
         let elapsed = Duration::from_secs(2);
         let mut outcomes = Outcomes { offered: 200, good, elapsed, ..Outcomes::new() };
         outcomes.latency.saturating_record(latency);
-        Measured { outcomes, server_cpu_seconds: 0.5, peak_bytes: 3 << 20, acts_per_second }
+        let crowd_cpu_seconds = acts_per_second.map(|_| 3.0);
+        Measured {
+            outcomes,
+            server_cpu_seconds: 0.5,
+            crowd_cpu_seconds,
+            peak_bytes: 3 << 20,
+            acts_per_second,
+        }
     }
 
     #[test]
@@ -151,7 +164,8 @@ mod tests {
         let row = HostileRow::new(&options(), CrowdKind::Streams.name(), &next_to, Some(&alone));
         assert_eq!((row.p99_ratio, row.acts_per_second), (Some(2.0), Some(10.0)));
         assert_eq!((row.goodput_per_second, row.late_percent), (75.0, 25.0));
-        assert_eq!((row.server_cpu_percent, row.peak_bytes), (25.0, 3 << 20));
+        assert_eq!((row.server_cpu_percent, row.crowd_cpu_percent), (25.0, Some(150.0)));
+        assert_eq!((row.peak_bytes, alone.crowd_cpu_percent), (3 << 20, None));
         let shown = row.to_string();
         assert!(shown.starts_with("streams") && shown.contains(" 2.00 "), "{shown}");
         assert!(alone.to_string().contains('–'), "{alone}");

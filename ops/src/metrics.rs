@@ -281,9 +281,12 @@ const SHARD_COUNTERS: [Counter<ShardStatusBody>; 3] = [
     ("released", "Allocations released", |shard| shard.released),
 ];
 
-const SERVER_COUNTERS: [Counter<Counters>; 8] = [
+const SERVER_COUNTERS: [Counter<Counters>; 9] = [
     ("shed", "Requests refused because they could not be done before their deadline", |server| {
         load(&server.shed)
+    }),
+    ("held_full", "Times that the sessions of an I/O thread began to hold more than their total", |server| {
+        load(&server.held_full)
     }),
     ("spilled", "Placements that went on to another shard", |server| load(&server.spillbacks)),
     ("connections_opened", "Connections since the start", |server| load(&server.connections_total)),

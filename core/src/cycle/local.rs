@@ -217,7 +217,7 @@ impl LocalCluster {
         changes
     }
 
-    /// Ends the tasks of jobs whose policies have decided so.
+    /// Ends the tasks of jobs whose policies have decided so, and gives up starts.
     fn end_jobs(&mut self, changes: &mut Changes) {
         let grace_ns = self.scheduler.config().grace_ns;
         for job in self.scheduler.jobs_mut().take_ending() {

@@ -322,6 +322,7 @@ impl Scheduler {
         cycle.open_rooms(std::mem::take(&mut self.rooms));
         let before = std::mem::take(&mut self.reservations);
         cycle.open_reservations(before.clone());
+        cycle.look_at_starts_again();
         cycle.end_overruns();
         cycle.place_waiting();
         if !config.actions.contains(&Action::Enqueue) {
@@ -337,8 +338,8 @@ impl Scheduler {
                 Action::Starve => cycle.starve_all(),
             }
         }
-        self.reservations = cycle.close_reservations();
         cycle.give_up_starts();
+        self.reservations = cycle.close_reservations();
         self.tries = std::mem::take(&mut cycle.tries);
         self.spots = std::mem::take(&mut cycle.spots);
         self.parked = std::mem::take(&mut cycle.parked);

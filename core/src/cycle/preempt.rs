@@ -146,7 +146,8 @@ impl Cycle<'_> {
                 if !has_room {
                     return;
                 }
-                cycle.keep_if(true, savepoint);
+                // A gang that has lost more than one of its tasks gets all of them, or none.
+                cycle.keep_if(cycle.has_enough(job), savepoint);
             }
         });
     }

@@ -310,7 +310,7 @@ impl<'a> Cycle<'a> {
     }
 
     /// Places the tasks that waited for their queue's cap, where it allows them now. One that finds no node is pending
-    /// again. The others keep what is being released for them: nothing else of this cycle is placed there.
+    /// again, and so is one that the cap will not allow when all that is being released has ended. The others keep what is being released for them: nothing else of this cycle is placed there.
     pub(super) fn place_waiting(&mut self) {
         let waiting = self.jobs.waiting_for_cap();
         let waiting: Vec<(TaskId, Task)> =
@@ -323,7 +323,12 @@ impl<'a> Cycle<'a> {
         let mut left: Vec<(TaskId, Task)> = Vec::new();
         self.dated.bind_all(true);
         for (task, before) in waiting {
-            if self.cap_in_the_way(self.queue_of(task.job), &before.class, true).is_some() {
+            let queue = self.queue_of(task.job);
+            if self.cap_in_the_way(queue, &before.class, false).is_some() {
+                // Not even what is being released will make room, so there is nothing to wait for.
+                continue;
+            }
+            if self.cap_in_the_way(queue, &before.class, true).is_some() {
                 left.push((task, before));
                 continue;
             }

@@ -14,7 +14,7 @@ use crate::time::Time;
 /// What the tasks of a job that ends had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobEnd {
-    /// Allocations and claims of tasks that have ended. To be released at once.
+    /// Allocations and claims of tasks that have ended, or are pending again. To be released at once.
     pub released: Vec<(TaskId, AllocationId)>,
     /// Allocations of tasks that are releasing from now on. To be evicted with the grace period.
     pub evicted: Vec<(TaskId, AllocationId)>,
@@ -160,7 +160,8 @@ impl Jobs {
         self.ending.insert(id);
     }
 
-    /// Makes the tasks of a job pending that have a node and wait for others. They were bound nowhere, so nobody is told.
+    /// Makes the tasks of a job pending that have a node and wait for others. They were bound nowhere, so
+    /// nobody was told to start them.
     fn end_start(&mut self, id: JobId, end: &mut JobEnd, now: Time) {
         let tasks = (0..).zip(&self.job(id).tasks).filter(|(_, task)| task.state == TaskState::Allocated);
         let tasks = tasks.filter_map(|(index, task)| Some((TaskId { job: id, index }, task.allocation?)));

@@ -122,6 +122,8 @@ pub struct ConnectionService {
     held_bytes: usize,
     /// From this number on, each may hold only a part.
     held_bytes_max: usize,
+    /// It was counted that they hold too much, and this is not over.
+    is_full_noted: bool,
     /// For the replies that sessions keep.
     blocks: ReplyBlocks,
     /// Questions that the registrar has not taken yet, in order of arrival.
@@ -183,6 +185,7 @@ impl ConnectionService {
             candidates_waiting: 0,
             held_bytes: 0,
             held_bytes_max,
+            is_full_noted: false,
             blocks: ReplyBlocks::default(),
             asking: VecDeque::new(),
             resuming: Vec::new(),

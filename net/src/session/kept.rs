@@ -3,6 +3,7 @@
 //! Nearly every request has a short reply that is kept until the client acknowledges it. Short replies are in blocks of one
 //! size, which the sessions of an I/O thread use again, so that a request in a steady state takes nothing from the allocator.
 
+use std::fmt;
 use std::ops::Deref;
 
 use crate::limits::REPLY_BLOCKS_FREE_MAX;
@@ -13,7 +14,6 @@ pub(super) const BLOCK_BYTES: usize = 128;
 type Block = Box<[u8; BLOCK_BYTES]>;
 
 /// An encoded reply.
-#[derive(Debug)]
 pub(super) enum KeptReply {
     /// The first bytes of a block.
     Short(Block, u8),
@@ -29,6 +29,13 @@ impl KeptReply {
             Self::Short(..) => BLOCK_BYTES,
             Self::Long(reply) => reply.len(),
         }
+    }
+}
+
+/// Shows the reply, and nothing of one that the block had before.
+impl fmt::Debug for KeptReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.deref().fmt(f)
     }
 }
 
@@ -88,6 +95,7 @@ mod tests {
         assert_eq!((&empty[..], blocks.free.len()), (&[][..], 0));
         let other = blocks.keep(b"other");
         assert_eq!((&other[..], other.bytes()), (&b"other"[..], BLOCK_BYTES));
+        assert_eq!(format!("{other:?}"), format!("{:?}", b"other"));
     }
 
     #[test]

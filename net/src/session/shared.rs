@@ -103,6 +103,8 @@ pub struct Counters {
     pub frames_refused: AtomicU64,
     /// Requests refused because they could not be done before their deadline.
     pub shed: AtomicU64,
+    /// Times that the sessions of an I/O thread began to hold more than [their total](crate::limits::HELD_BYTES_MAX).
+    pub held_full: AtomicU64,
     /// Placements that went on to another shard.
     pub spillbacks: AtomicU64,
     /// Connections that follow changes.

@@ -75,6 +75,7 @@ const ABOUT: &str = "\
 # Golden bytes of the protocol, for clients in any language. docs/protocol.md explains them. Each line is one case:
 #   frame HEX JSON       a whole frame, and what it says
 #   body NAME HEX JSON   the body of this name, and what it says
+# HEX is empty for a body without fields. Integers may have up to 128 bits, more than a double can hold.
 # The JSON of bytes that a decoder must refuse is {\"refused\": WHY}, in the words of net/tests/decoder/wharf_decoder.py.
 ";
 

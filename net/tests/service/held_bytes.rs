@@ -1,5 +1,7 @@
 //! Peers that together make an I/O thread hold much, each of them within its own bounds.
 
+use std::sync::atomic::Ordering;
+
 use wharf_net::codec::{Header, decode_body};
 use wharf_net::limits::{Bounds, HELD_PART};
 use wharf_net::protocol::{
@@ -62,7 +64,10 @@ impl Hoarder {
 fn while_all_hold_too_much_each_may_hold_a_part() {
     let mut bed = with_bound(4 * PART);
     let mut first = Hoarder::connect(&mut bed);
+    first.fill(&mut bed, PART);
+    assert_eq!(times_full(&bed), 0);
     first.fill(&mut bed, usize::MAX);
+    assert_eq!(times_full(&bed), 1, "the next requests do not count again");
     let alone = first.kept_bytes;
     assert!(alone > 3 * PART / 2 && alone < 4 * PART, "{alone} bytes alone");
     first.acknowledge();
@@ -75,6 +80,7 @@ fn while_all_hold_too_much_each_may_hold_a_part() {
     assert!(with_another >= PART && with_another < alone, "{with_another} bytes next to another");
     let refused = second.ask(&mut bed).expect("it has more than its part");
     assert!(refused.message.contains("acknowledge"), "{refused:?}");
+    assert_eq!(times_full(&bed), 2);
     // A client that holds less than its part notices nothing.
     let mut modest = Hoarder::connect(&mut bed);
     assert!(modest.ask(&mut bed).is_none());
@@ -82,6 +88,11 @@ fn while_all_hold_too_much_each_may_hold_a_part() {
     bed.lose(second.key);
     first.fill(&mut bed, usize::MAX);
     assert!(first.kept_bytes > with_another, "what a lost connection held counts no more");
+}
+
+/// Returns how often the metrics say that all held too much.
+fn times_full(bed: &Bed) -> u64 {
+    bed.shared.counters.held_full.load(Ordering::Relaxed)
 }
 
 /// Sends placements in one chunk.

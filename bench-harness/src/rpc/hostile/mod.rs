@@ -151,7 +151,8 @@ async fn measure(options: &HostileOptions, kind: Option<CrowdKind>) -> anyhow::R
     // Not by blocking the thread: the auditor's connection is kept meanwhile.
     tokio::time::sleep_until(begin.into()).await;
     let of_crowd = || crowd.as_ref().map(|crowd| crowd.process().cpu_seconds()).transpose();
-    let (cpu_before, crowd_before) = (process.cpu_seconds()?, of_crowd()?);
+    let cpu_before = process.cpu_seconds()?;
+    let crowd_before = of_crowd()?;
     tokio::time::sleep_until((begin + options.seconds).into()).await;
     let server_cpu_seconds = process.cpu_seconds()? - cpu_before;
     let crowd_cpu_seconds = of_crowd()?.zip(crowd_before).map(|(now, before)| now - before);

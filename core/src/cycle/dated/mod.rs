@@ -143,6 +143,11 @@ impl Dated {
         !self.reservations.is_empty()
     }
 
+    /// Returns whether a job has a reservation.
+    pub(super) fn has_date(&self, job: JobId) -> bool {
+        self.reservations.contains_key(&job)
+    }
+
     /// Returns whether a node is part of a reservation.
     pub(super) fn has(&self, place: Place) -> bool {
         self.places.contains_key(&place)

@@ -1,6 +1,7 @@
 //! Gangs that have got a part of what they need, and lose what they were promised of the rest.
 
 use super::*;
+use crate::cycle::config::Decision;
 
 /// Has a gang of two hold one node and claim the other, where it preempts a task. Returns the gang.
 fn starting(bed: &mut Bed, queue: QueueId) -> JobId {
@@ -79,4 +80,49 @@ fn a_start_gives_up_what_it_has_if_its_job_can_never_be_whole() {
     bed.cycle();
     assert_eq!((states(&bed, gang), bed.count(gang, TaskState::Failed)), ([1, 0, 0], 1));
     assert_eq!(bed.cycle(), Changes::default());
+}
+
+/// Tasks that the cap of their queue keeps from starting wait for what is being released. If the cap is lowered, that will never
+/// be enough.
+#[test]
+fn what_waits_for_a_cap_that_will_not_allow_it_is_pending() {
+    let (mut bed, queue) = bed();
+    let cap = |bed: &mut Bed, cores: i64| {
+        let now = bed.cluster.now();
+        let jobs = bed.cluster.scheduler_mut().jobs_mut();
+        let capability = [(Dim::CPU, cores * Amount::SCALE)].into_iter().collect();
+        let spec = QueueSpec { capability, ..jobs.queue(queue).spec().clone() };
+        jobs.update_queue(queue, spec, now).unwrap();
+    };
+    cap(&mut bed, 2);
+    let low = bed.job("low", queue, 0, 1, 1, 1);
+    bed.run(low, 0);
+    let gang = bed.job("gang", queue, 2, 2, 1, 8);
+    bed.cycle();
+    assert_eq!(states(&bed, gang), [0, 1, 1], "one waits for the cap");
+    cap(&mut bed, 1);
+    bed.cycle();
+    assert_eq!(states(&bed, gang), [2, 0, 0]);
+    // The cap has room for the one that was evicted, once it has ended.
+    bed.advance(GRACE);
+    assert_eq!(bed.cycle().bound, [(TaskId { job: low, index: 0 }, bed.nodes[1])]);
+    assert_eq!(bed.cycle(), Changes::default());
+}
+
+/// Without a rule that lets claims count, a job keeps what it has got, as before.
+#[test]
+fn a_job_that_may_start_in_part_keeps_its_part() {
+    let plugin = PluginConfig::new;
+    let gang = plugin(PluginKind::Gang).without(Decision::JobPipelined);
+    let config = CycleConfig {
+        tiers: vec![vec![plugin(PluginKind::Priority), gang]],
+        ..Bed::config(&[Action::Enqueue, Action::Allocate], &[])
+    };
+    let mut bed = Bed::with(config, &[1, 1]);
+    let queue = bed.queue("q", 1);
+    let gang = bed.job("gang", queue, 4, 4, 1, 1);
+    bed.cycle();
+    assert_eq!(states(&bed, gang), [2, 2, 0]);
+    assert_eq!(bed.cycle(), Changes::default());
+    assert_eq!(states(&bed, gang), [2, 2, 0]);
 }

@@ -144,10 +144,10 @@ impl Keeper {
         self.jobs_mut().note_changes();
     }
 
-    /// Returns whether tasks wait for something that a cycle may give them.
+    /// Returns whether tasks wait for something that a cycle may give them, or hold what it may give up.
     fn has_waiting(&self) -> bool {
         let of_all = self.jobs().queue(QueueId::ROOT).pending_tasks();
-        of_all > 0 || !self.jobs().waiting_for_cap().is_empty()
+        of_all > 0 || !self.jobs().waiting_for_cap().is_empty() || self.jobs().starting().next().is_some()
     }
 
     /// Leaves requests as much time between two cycles as the last one took, and at least the interval from its beginning. Returns
@@ -184,7 +184,7 @@ impl Keeper {
         }
     }
 
-    /// Ends the tasks of jobs whose policies have decided so.
+    /// Ends the tasks of jobs whose policies have decided so, and gives up starts.
     fn end_jobs(&mut self, ended: &mut Ended, now: Time) {
         let grace_ns = self.scheduler.config().grace_ns;
         for id in self.jobs_mut().take_ending() {
@@ -537,7 +537,7 @@ impl Planner {
         }
     }
 
-    /// Ends the tasks of jobs whose policies have decided so, in agreed states.
+    /// Ends the tasks of jobs whose policies have decided so, and gives up starts, in agreed states.
     fn end_jobs(&mut self, now: Time) {
         let mut ended = Ended::default();
         self.keeper_mut().end_jobs(&mut ended, now);

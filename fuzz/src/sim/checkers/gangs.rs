@@ -83,13 +83,13 @@ impl Starts {
 }
 
 /// Checks that no job holds nodes for a start that will not come, now that everything is at rest: it lacks others of its tasks,
-/// and no claim is on its way.
+/// no claim is on its way, and it has no date.
 ///
 /// # Errors
 /// Returns the job and the states of its tasks.
-pub fn no_start_is_held(jobs: &Jobs) -> Verdict {
-    let is_held = |job: &Job| job.count(TaskState::Allocated) > 0 && job.count(TaskState::Pipelined) == 0;
-    let held = jobs.jobs().find(|(_, job)| is_held(job));
+pub fn no_start_is_held(jobs: &Jobs, has_date: impl Fn(JobId) -> bool) -> Verdict {
+    let is_held = |job: &Job| job.count(TaskState::Allocated) > 0 && !job.tasks().iter().any(Task::has_claim);
+    let held = jobs.jobs().find(|&(id, job)| is_held(job) && !has_date(id));
     ensure(held.is_none(), || {
         let (id, job) = held.expect("it was found");
         let states: Vec<_> = job.tasks().iter().map(|task| (task.role, task.state)).collect();

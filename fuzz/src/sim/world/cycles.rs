@@ -73,6 +73,13 @@ impl World<'_> {
         scheduler.reservations().map(|of| of.date).min()
     }
 
+    /// Returns whether a job has a dated reservation.
+    pub(super) fn has_date(&self, job: JobId) -> bool {
+        let mut planners = self.planners.iter();
+        let scheduler = planners.find_map(|planner| planner.planner().scheduler());
+        scheduler.is_some_and(|scheduler| scheduler.reservations().any(|of| of.job == job))
+    }
+
     /// Lets users submit more jobs, and each task end shortly before its run time is over, with `answer_all` after each change.
     /// Nobody else asks for anything. So jobs start by their dates.
     pub(in crate::sim) fn keep_run_times(

@@ -278,7 +278,7 @@ impl World<'_> {
         self.check_told_jobs(true)?;
         let jobs = self.jobs().expect("a run with jobs has a keeper");
         named("tasks_are_in_the_books", tasks_are_in_the_books(jobs, &self.facts))?;
-        named("no_start_is_held", no_start_is_held(jobs))?;
+        named("no_start_is_held", no_start_is_held(jobs, |id| self.has_date(id)))?;
         let late = Time(self.now.0.saturating_sub(GRACE_NS));
         named("overruns_are_ended", overruns_are_ended(jobs, late))?;
         // A queue that has what it deserves, or what others' guarantees leave, waits although there is room.

@@ -316,8 +316,8 @@ impl Connection {
     }
 
     /// Answers `sequence` with `body`. Keeps the reply until it is acknowledged, unless the request is
-    /// read-only, in one of `blocks`. Returns the kept reply if it must be recorded: there is a journal, and the recorded effects do not tell
-    /// it (`is_told`).
+    /// read-only, in one of `blocks`. Returns the kept reply if it must be recorded: there is a journal, and the recorded
+    /// effects do not tell it (`is_told`).
     pub(super) fn reply<T: Serialize>(
         &mut self,
         kind: Kind,

@@ -105,7 +105,7 @@ fn what_waits_for_a_cap_that_will_not_allow_it_is_pending() {
     assert_eq!(states(&bed, gang), [2, 0, 0]);
     // The cap has room for the one that was evicted, once it has ended.
     bed.advance(GRACE);
-    assert_eq!(bed.cycle().bound, [(TaskId { job: low, index: 0 }, bed.nodes[1])]);
+    assert_eq!(bed.cycle().bound, [(TaskId { job: low, index: 0 }, bed.nodes[0])]);
     assert_eq!(bed.cycle(), Changes::default());
 }
 

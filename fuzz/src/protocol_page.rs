@@ -39,7 +39,7 @@ fn plain(doc: &str) -> String {
         rest = after;
     }
     text.push_str(rest);
-    text.replace('|', "\\|")
+    text.replace('|', "\\|").replace("`None`:", "Absent:")
 }
 
 /// The tables of bodies and constants.
@@ -101,7 +101,7 @@ impl Tables {
             _ => return Err(io::Error::other(format!("the type {declared} is unknown"))),
         };
         Ok(match default {
-            Some(default) => format!("{shown}; usually {default}"),
+            Some(default) => format!("{shown}; usually {}", default.trim_end_matches(".to_owned()")),
             None => shown,
         })
     }

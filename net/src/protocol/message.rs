@@ -133,13 +133,13 @@ bodies! {
         pub resumed: bool,
     }
 
-    /// The content of [`EXTENSION_ACKNOWLEDGED`].
+    /// The content of the extension with tag 16, [`EXTENSION_ACKNOWLEDGED`].
     pub struct Acknowledged {
         /// Sequences of waits whose replies the client has.
         pub sequences: Vec<u64> [ACKNOWLEDGED_MAX],
     }
 
-    /// The content of [`EXTENSION_DEADLINE`].
+    /// The content of the extension with tag 17, [`EXTENSION_DEADLINE`].
     pub struct Deadline {
         /// The time in ns within which the request must be done, from when the service has read it. What has not begun by
         /// then is refused, and what has begun is finished. How long a request waits for capacity, or for changes, is a

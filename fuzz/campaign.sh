@@ -61,8 +61,9 @@ run() {
   fuzz run "$target" "fuzz/seeds/$target" -- -runs=0 -timeout=60 -rss_limit_mb=4096 \
     -artifact_prefix="$artifacts/" >"$logs/$target.log" 2>&1 || rc=$?
   # libFuzzer writes to the first folder only, so the seeds stay as they are.
-  [ "$rc" -ne 0 ] || fuzz run "$target" "$corpus" "fuzz/seeds/$target" -- -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 \
-    -report_slow_units=60 -max_len="$most" -print_final_stats=1 -artifact_prefix="$artifacts/" >>"$logs/$target.log" 2>&1 || rc=$?
+  [ "$rc" -ne 0 ] || fuzz run "$target" "$corpus" "fuzz/seeds/$target" -- -max_total_time="$seconds" -timeout=60 \
+    -rss_limit_mb=4096 -report_slow_units=60 -max_len="$most" -print_final_stats=1 -artifact_prefix="$artifacts/" \
+    >>"$logs/$target.log" 2>&1 || rc=$?
   echo "$rc" >"$logs/$target.rc"
 }
 export -f run

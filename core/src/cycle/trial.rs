@@ -310,7 +310,8 @@ impl<'a> Cycle<'a> {
     }
 
     /// Places the tasks that waited for their queue's cap, where it allows them now. One that finds no node is pending
-    /// again, and so is one that the cap will not allow when all that is being released has ended. The others keep what is being released for them: nothing else of this cycle is placed there.
+    /// again, and so is one that the cap will not allow when all that is being released has ended. The others keep what is
+    /// being released for them: nothing else of this cycle is placed there.
     pub(super) fn place_waiting(&mut self) {
         let waiting = self.jobs.waiting_for_cap();
         let waiting: Vec<(TaskId, Task)> =

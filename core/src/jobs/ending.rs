@@ -113,7 +113,7 @@ impl Jobs {
         let restarts = phase == JobPhase::Restarting;
         let is_given_up = self.given_up.remove(&id);
         if !restarts && !phase.is_end() {
-            // Or it has restarted already.
+            // If not, it has restarted already.
             if is_given_up {
                 self.end_start(id, &mut end, now);
             }
@@ -160,8 +160,8 @@ impl Jobs {
         self.ending.insert(id);
     }
 
-    /// Makes the tasks of a job pending that have a node and wait for others. They were bound nowhere, so
-    /// nobody was told to start them.
+    /// Makes the tasks of a job pending that have a node and wait for others. They were bound nowhere, so nobody was told to
+    /// start them.
     fn end_start(&mut self, id: JobId, end: &mut JobEnd, now: Time) {
         let tasks = (0..).zip(&self.job(id).tasks).filter(|(_, task)| task.state == TaskState::Allocated);
         let tasks = tasks.filter_map(|(index, task)| Some((TaskId { job: id, index }, task.allocation?)));

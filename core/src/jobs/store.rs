@@ -431,6 +431,7 @@ impl Jobs {
         self.note_task(id);
         let job = self.job_mut(id.job);
         let before = job.tasks[id.index as usize].clone();
+        let started = job.count(TaskState::Allocated) > 0;
         job.leave(id.index);
         let task = &mut job.tasks[id.index as usize];
         task.state = state;
@@ -463,9 +464,9 @@ impl Jobs {
         } else {
             self.waiting_for_cap.remove(&id);
         }
-        if starts {
+        if starts && !started {
             self.starting.insert(id.job);
-        } else {
+        } else if started && !starts {
             self.starting.remove(&id.job);
         }
         if changes_phase {

@@ -10,7 +10,7 @@ use wharf_core::jobs::{
     JobError, JobId, JobPhase, JobSpec, JobsDone, JobsRejection, JobsReply, JobsRequest, QueueContents,
     QueueError, QueueSpec, TaskGroup, TaskReport, TaskState,
 };
-use wharf_core::node::LifeEvent;
+use wharf_core::node::{LifeEvent, NodeRegistration};
 use wharf_core::planner::{JobsConfig, PlannerMetrics};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortRequest;
@@ -245,6 +245,50 @@ fn a_job_of_higher_priority_gets_what_it_evicts_when_the_grace_period_is_over() 
     let metrics = metrics_of(&engine);
     assert_eq!((metrics.tasks_placed, metrics.tasks_evicted, metrics.tasks_pending), (17, 4, 4));
     assert!(metrics.cycles >= 2, "{metrics:?}");
+}
+
+/// Has a gang of two hold one node, and claim another one from a job of lower priority. Returns the gang, that job, and the
+/// claimed node.
+fn starting(engine: &mut Engine) -> (JobId, JobId, NodeRegistration) {
+    let claimed = crate::by_hand::add_node(engine, node_spec("claimed", 4, 0));
+    let low = JobSpec { min_member: 0, ..gang("low", 1, cores(4)) };
+    let low = submit_job(engine, low, "all");
+    assert_eq!(states(engine, low), [TaskState::Bound]);
+    with_nodes(engine, 1, 4, 0);
+    let high = JobSpec { priority: 10, ..gang("high", 2, cores(4)) };
+    let high = submit_job(engine, high, "all");
+    wait(engine);
+    assert_eq!([TaskState::Allocated, TaskState::Pipelined].map(|state| counts(engine, high, state)), [1, 1]);
+    (high, low, claimed)
+}
+
+#[test]
+fn a_gang_that_loses_its_claim_gives_up_its_other_node() {
+    let mut engine = jobs_engine(2, CycleConfig { grace_ns: 1_000_000_000, ..CycleConfig::default() });
+    let (high, low, claimed) = starting(&mut engine);
+    remove_node(&mut engine, &claimed);
+    for _ in 0..3 {
+        wait(&mut engine);
+        check_jobs(&mut engine);
+    }
+    assert_eq!(states(&mut engine, high), [TaskState::Pending; 2]);
+    assert_eq!(states(&mut engine, low), [TaskState::Bound], "it has the node that was given up");
+    assert_eq!(live_allocations(&mut engine), 1);
+}
+
+/// No task is pending any more, and nobody asks for anything.
+#[test]
+fn what_a_gang_holds_that_can_never_start_is_given_back_by_itself() {
+    let mut engine = jobs_engine(2, CycleConfig { grace_ns: 1_000_000_000, ..CycleConfig::default() });
+    let (high, low, _) = starting(&mut engine);
+    report(&mut engine, high, TaskState::Failed);
+    cancel(&mut engine, low, 0);
+    for _ in 0..3 {
+        wait(&mut engine);
+        check_jobs(&mut engine);
+    }
+    assert_eq!([TaskState::Failed, TaskState::Pending].map(|state| counts(&mut engine, high, state)), [1, 1]);
+    assert_eq!(live_allocations(&mut engine), 0);
 }
 
 /// Both jobs are of one queue, whose cap the first one fills. So the tasks of the second one wait for the cap, without a

@@ -44,26 +44,22 @@ const ROUND: u32 = 100_000;
 /// The peers of a crowd.
 pub(super) struct Peers {
     tasks: JoinSet<()>,
-    floods: Vec<JoinHandle<anyhow::Result<()>>>,
+    threads: Vec<JoinHandle<anyhow::Result<()>>>,
 }
 
 /// Begins what the peers do. Needs a runtime.
 pub(super) fn begin(shared: &Arc<Shared>, leaving: &watch::Receiver<bool>) -> anyhow::Result<Peers> {
     let plan = &shared.plan;
-    let mut peers = Peers { tasks: JoinSet::new(), floods: Vec::new() };
-    if plan.kind == CrowdKind::Busy {
-        for _ in 0..plan.threads.max(1) {
-            let shared = Arc::clone(shared);
-            peers.floods.push(std::thread::spawn(move || compute(&shared)));
-        }
-        return Ok(peers);
-    }
     let config = client_config(plan)?;
-    if plan.kind == CrowdKind::Connections {
+    let mut peers = Peers { tasks: JoinSet::new(), threads: Vec::new() };
+    if matches!(plan.kind, CrowdKind::Busy | CrowdKind::Connections) {
         for number in 0..u64::from(plan.threads.max(1)) {
             let shared = Arc::clone(shared);
             let config = config.clone();
-            peers.floods.push(std::thread::spawn(move || flood(&shared, &config, number)));
+            peers.threads.push(std::thread::spawn(move || match shared.plan.kind {
+                CrowdKind::Busy => compute(&shared),
+                _ => flood(&shared, &config, number),
+            }));
         }
         return Ok(peers);
     }
@@ -88,9 +84,9 @@ impl Peers {
     /// # Errors
     /// When one of them failed.
     pub(super) fn leave(self, runtime: &Runtime) -> anyhow::Result<()> {
-        let Self { mut tasks, floods } = self;
-        for flood in floods {
-            flood.join().map_err(|_| anyhow::anyhow!("a thread of the crowd panicked"))??;
+        let Self { mut tasks, threads } = self;
+        for thread in threads {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread of the crowd panicked"))??;
         }
         runtime.block_on(async {
             while let Some(ended) = tasks.join_next().await {

@@ -22,8 +22,8 @@ pub struct HostileRow {
     pub nodes: u32,
     /// The peers of the crowd that are there at a time.
     pub peers: u32,
-    /// What the crowd did per second: rounds of computing, connections that it began, streams that it opened, hellos, frames or requests for
-    /// lists that it sent. `None` without one.
+    /// What the crowd did per second: rounds of computing, connections that it began, streams that it opened, hellos, frames
+    /// or requests for lists that it sent. `None` without one.
     pub acts_per_second: Option<f64>,
     /// Requests of the client that were due, per second.
     pub offered_per_second: f64,

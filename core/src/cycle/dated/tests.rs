@@ -322,6 +322,24 @@ fn what_waited_for_its_cap_leaves_the_first_job_its_date() {
     assert_eq!([first, next].map(|job| bed.state(job)), [TaskState::Pending; 2]);
 }
 
+/// It has one of its two nodes. With a date for the other one, it keeps it.
+#[test]
+fn a_start_is_given_up_unless_its_job_has_a_date() {
+    for run_time in [Some(50), None] {
+        let mut bed = Bed::new(Backfill::Easy, GANG, &[(1, 0), (1, 0)]);
+        let queue = bed.queue("q", None);
+        bed.running(queue, 1, Tasks::of(1, 1, run_time));
+        let gang = bed.job(queue, &[Tasks::of(2, 1, None)]);
+        bed.cluster.run_on(TaskId { job: gang, index: 0 }, bed.nodes[0], TaskState::Allocated).unwrap();
+        bed.cycle();
+        let dates = run_time.map(|date| (gang, date)).into_iter().collect();
+        assert_eq!(bed.dates(), dates);
+        let kept = u32::from(run_time.is_some());
+        assert_eq!(bed.jobs().job(gang).count(TaskState::Allocated), kept, "{run_time:?}");
+        assert_eq!(bed.jobs().job(gang).count(TaskState::Pending), 2 - kept);
+    }
+}
+
 #[test]
 fn a_later_job_gets_a_date_that_leaves_the_first_one_its_own() {
     let mut bed = Bed::new(Backfill::Conservative, GANG, &[(2, 0), (2, 0)]);

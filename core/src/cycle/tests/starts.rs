@@ -26,11 +26,17 @@ fn states(bed: &Bed, job: JobId) -> [u32; 3] {
     [TaskState::Pending, TaskState::Allocated, TaskState::Pipelined].map(|state| bed.count(job, state))
 }
 
+/// Returns the task of a job that has a claim.
 fn claimed(bed: &Bed, job: JobId) -> TaskId {
     let tasks = (0..).zip(bed.jobs().job(job).tasks());
     let mut claims = tasks.filter(|(_, task)| task.has_claim());
     let (index, _) = claims.next().expect("a task of it has a claim");
     TaskId { job, index }
+}
+
+fn lose_claim(bed: &mut Bed, job: JobId) {
+    let lost = claimed(bed, job);
+    bed.cluster.lose_task(lost);
 }
 
 #[test]
@@ -47,8 +53,7 @@ fn a_start_waits_for_its_claims() {
 fn a_start_that_lost_its_claim_claims_again_if_it_can() {
     let (mut bed, queue) = bed();
     let gang = starting(&mut bed, queue);
-    let lost = claimed(&bed, gang);
-    bed.cluster.lose_task(lost);
+    lose_claim(&mut bed, gang);
     assert_eq!(states(&bed, gang), [1, 1, 0]);
     assert_eq!(bed.cycle().pipelined.len(), 1, "what is being released is there to claim");
     assert_eq!(states(&bed, gang), [0, 1, 1]);
@@ -58,8 +63,7 @@ fn a_start_that_lost_its_claim_claims_again_if_it_can() {
 fn a_start_that_lost_its_claim_for_good_gives_up_what_it_has() {
     let (mut bed, queue) = bed();
     let gang = starting(&mut bed, queue);
-    let lost = claimed(&bed, gang);
-    bed.cluster.lose_task(lost);
+    lose_claim(&mut bed, gang);
     let top = bed.job("top", queue, 1, 1, 1, 9);
     let changes = bed.cycle();
     assert_eq!((changes.evicted.len(), changes.pipelined.len()), (0, 1), "`top` claims what is released");
@@ -125,4 +129,35 @@ fn a_job_that_may_start_in_part_keeps_its_part() {
     assert_eq!(states(&bed, gang), [2, 2, 0]);
     assert_eq!(bed.cycle(), Changes::default());
     assert_eq!(states(&bed, gang), [2, 2, 0]);
+}
+
+/// Nothing vetoes that a gang loses what it needs. Two of four run, and there is room for a third one.
+#[test]
+fn a_task_takes_the_place_of_another_of_its_job_only_if_the_job_has_enough_then() {
+    let plugin = PluginConfig::new;
+    let gang = plugin(PluginKind::Gang).without(Decision::Preemptable);
+    let config = CycleConfig {
+        tiers: vec![vec![plugin(PluginKind::Priority), gang]],
+        ..Bed::config(&[Action::Enqueue, Action::Allocate, Action::Preempt], &[])
+    };
+    for (cores, takes) in [(3, false), (4, true)] {
+        let mut bed = Bed::with(config.clone(), &[cores]);
+        let queue = bed.queue("q", 1);
+        let request = || {
+            let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
+            PlacementRequest::new(demand, Policy::BestFit)
+        };
+        let groups = [(1, 3), (2, 1)];
+        let groups =
+            groups.map(|(priority, count)| TaskGroup { priority, ..TaskGroup::new(request(), count) });
+        let spec = JobSpec { queue, min_member: 4, ..JobSpec::new("gang", groups.into()) };
+        let job = bed.cluster.scheduler_mut().jobs_mut().submit(spec).unwrap();
+        for index in 0..2 {
+            bed.cluster.run_on(TaskId { job, index }, bed.nodes[0], TaskState::Running).unwrap();
+        }
+        assert_eq!(bed.cycle() != Changes::default(), takes, "{cores} cores");
+        assert_eq!(bed.cycle(), Changes::default());
+        assert_eq!((bed.count(job, TaskState::Running), states(&bed, job)[1]), (2, 0));
+        assert_eq!(bed.count(job, TaskState::Pending) == 0, takes);
+    }
 }

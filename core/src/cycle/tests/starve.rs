@@ -135,3 +135,22 @@ fn settings_that_evictions_by_shares_need_are_asked_for() {
     let two = "actions `starve` and `reclaim` evict by different rules: name one of them";
     assert_eq!(fault(both), two);
 }
+
+/// Its look is a long time away. What it has lost was made for it, so it is looked at again by the next cycle.
+#[test]
+fn a_gang_that_lost_a_claim_is_looked_at_again_at_once() {
+    let mut bed = bed(&[3, 1]);
+    let q = queue(&mut bed, impatient("q"));
+    running(&mut bed, "greedy", q, 3);
+    let gang = bed.job("gang", q, 2, 2, 1, 0);
+    bed.cluster.scheduler_mut().jobs_mut().set_phase(gang, JobPhase::Inqueue);
+    bed.cycle();
+    bed.advance(PATIENCE);
+    assert_eq!(bed.cycle().evicted.len(), 1);
+    let states = |bed: &Bed| [TaskState::Allocated, TaskState::Pipelined].map(|state| bed.count(gang, state));
+    assert_eq!(states(&bed), [1, 1]);
+    let claims = bed.jobs().job(gang).tasks().iter().position(|task| task.has_claim()).unwrap();
+    bed.cluster.lose_task(TaskId { job: gang, index: claims as u32 });
+    assert_eq!(bed.cycle().pipelined.len(), 1);
+    assert_eq!(states(&bed), [1, 1]);
+}
